@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tests.e2e.hosts import low_level
 from tests.e2e.hosts.machine import HANDLERS, INSTALL_DIR
+from tests.e2e.program import SCRIPTS
 from tests.support import driver_roots
 from tests.support.built.installer_image import NAME, PROJECT, BuiltImage
 from tests.support.engines import images
@@ -130,6 +131,13 @@ def test_the_commands_of_the_log_and_the_page_work_also_without_docker(
     host.run("sh", "-euc", line_of_the_readme())
     file = host.path(log_file(host))
     wait_until(lambda: WAITING in file.read_text(), file.read_text)
+
+    # on the machine itself, with no option at all, and without a payload there
+    planned = host.run(SCRIPTS / "toolkit-installer", "plan", check=False)
+    assert planned.returncode == 4, planned.stderr
+    assert "Nothing to do: the node is as it should be" in planned.stdout, planned.stdout + planned.stderr
+    assert "--runtime=docker" in planned.stderr
+    assert "--set-as-default=false" in planned.stderr
 
     # somebody's deployment writes its own file, and docker loads it
     host.path(CONFIG).write_text('{"labels": ["rack=a1"], "runtimes": {}, "default-runtime": "runc"}')

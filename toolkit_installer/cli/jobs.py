@@ -45,6 +45,20 @@ _OWN_OPTIONS: Mapping[str, Mapping[str, Option]] = {
 """What single commands take beside the settings: parameters of their functions in `actions`, and options."""
 
 
+_ABOUT_THE_INSTALLATION = frozenset({"plan", "report", "status", "uninstall"})
+"""The commands that take what they are not given from the run that waits (`run_options`)."""
+
+
+def _completed(name: str, values: _Values, environment: Mapping[str, str], program: Program) -> _Values:
+    """Return the options' texts, with those that the run on the node has and the caller did not give."""
+    from toolkit_installer import log  # noqa: PLC0415  # see below
+    from toolkit_installer.cli import run_options  # noqa: PLC0415  # see below
+
+    log_format, debug = build.logging(values, environment)
+    log.configure(log_format, debug=debug, stream=sys.stderr, environment=environment)
+    return run_options.complete(values, environment, program, [row.name for row in cli_help.COMMANDS[name].options])
+
+
 def parameter(argument: str) -> str:
     """Return the parameter of the function that gets an argument."""
     return argument.removesuffix(SEVERAL).lower()
@@ -55,6 +69,8 @@ def of(name: str, program: Program, environment: Mapping[str, str]) -> Callable[
 
     def job(values: _Values) -> int:
         options = _OWN_OPTIONS.get(name, {})
+        if name in _ABOUT_THE_INSTALLATION:
+            values = _completed(name, values, environment, program)
         argument = parameter(cli_help.COMMANDS[name].argument or "")
         sources = Sources(values, environment, program)
         own: dict[str, object] = {parameter: sources.answer(option).value for parameter, option in options.items()}

@@ -48,7 +48,9 @@ def look(node: Node, settings: Settings) -> tuple[dict[str, Any], ConfigurationE
     decided: Sequence[EngineTarget] = ()
     error: ConfigurationError | None = None
     try:
-        decided = decide.detect(node, settings, seen)
+        receipt, _ = _receipt(node, settings)
+        recorded = [each.name for each in receipt.asked()] if receipt is not None else []
+        decided = decide.detect(node, settings, seen, recorded)
     except ConfigurationError as refusal:
         error = refusal
     facts = {

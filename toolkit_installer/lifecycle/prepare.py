@@ -59,7 +59,7 @@ def prepare(receipt: Receipt | None, settings: Settings, node: Node, store: Rece
 def planned(receipt: Receipt | None, settings: Settings, node: Node, store: ReceiptStore) -> Prepared:
     """Find out what is to be done, without a look at what stands in its way. Raises likewise."""
     with processes.one_look():
-        target = resolve(settings, node)
+        target = resolve(settings, node, receipt)
         facts = observe(node, target, receipt, store)
     # not within: what is in use, and so must stay, is asked for once all else is known
     refuse_contradictions(node, facts)

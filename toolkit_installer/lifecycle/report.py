@@ -138,7 +138,8 @@ def _engines(
     targets: tuple[EngineTarget, ...] = ()
     stopped = would_be_started(node, settings, receipt)
     try:
-        targets = decide.detect(node, settings) if stopped is None else ()
+        recorded = [each.name for each in receipt.asked()] if receipt is not None else []
+        targets = decide.detect(node, settings, recorded=recorded) if stopped is None else ()
     except ConfigurationError as error:
         gathering.missing["engines"] = str(error)
     if stopped is not None:

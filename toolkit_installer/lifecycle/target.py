@@ -12,6 +12,7 @@ from toolkit_installer.node import machine
 from toolkit_installer.node.disk import look
 from toolkit_installer.node.disk.readers import Tree
 from toolkit_installer.node.node import Node
+from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.settings import Settings
 from toolkit_installer.toolkit import payload
 from toolkit_installer.toolkit.payload import Payload
@@ -29,8 +30,8 @@ class Target(msgspec.Struct, frozen=True):
     """No driver is usable, and the root that the toolkit was installed with stays."""
 
 
-def resolve(settings: Settings, node: Node) -> Target:
-    """Find out what the settings leave open. Nothing is written.
+def resolve(settings: Settings, node: Node, receipt: Receipt | None) -> Target:
+    """Find out what the settings leave open; `receipt` is what was recorded before. Nothing is written.
 
     Raises PayloadError, DriverNotReadyError, ConfigurationError where the node contradicts what was asked for or does
     not tell which engine it has, UsageError for handlers that cannot be registered.
@@ -43,6 +44,7 @@ def resolve(settings: Settings, node: Node) -> Target:
         look.is_folder,
     )
     contents = payload.find_payload(Tree(source), source, machine.architecture())
-    found = decide.detect(node, settings) if settings.configure_engine else ()
+    recorded = [each.name for each in receipt.asked()] if receipt is not None else []
+    found = decide.detect(node, settings, recorded=recorded) if settings.configure_engine else ()
     engines = tuple(Request.of(each, contents.executables, settings.toolkit.folder) for each in found)
     return Target(settings, driver, contents, engines, away)

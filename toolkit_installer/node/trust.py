@@ -29,6 +29,7 @@ _GET_OWNER = 0xB704
 _USER = struct.Struct("I")
 _STATUS_LIMIT = 64 * 1024
 _OUR_NAMESPACE = "/proc/self/ns/user"
+_OUR_MOUNTS = "/proc/self/ns/mnt"
 _OUR_CLOCK = "/proc/self/ns/time"
 
 
@@ -127,6 +128,16 @@ def shares_clock(pid: int) -> bool:
             return os.path.samestat(os.stat("ns/time", dir_fd=folder), os.stat(_OUR_CLOCK))
     except OSError:
         return True  # a kernel without such namespaces; or it is gone
+
+
+def shares_mounts(pid: int) -> bool:
+    """Tell whether a process sees the same mounts as this one: each path is the same file to both."""
+    try:
+        with pinned(pid) as folder:
+            same = os.path.samestat(os.stat("ns/mnt", dir_fd=folder), os.stat(_OUR_MOUNTS))
+            return same and os.path.samestat(os.stat("root", dir_fd=folder), os.stat("/"))
+    except OSError:
+        return False  # it is gone, or hides
 
 
 def users_of(pid: int) -> frozenset[int]:

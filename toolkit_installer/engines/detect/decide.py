@@ -7,7 +7,7 @@ What stays ambiguous, or contradicts what was asked for, is an error that lists 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from toolkit_installer import log
 from toolkit_installer.engines.detect import evidence
@@ -24,11 +24,12 @@ _OF_KUBELETS = (Kind.KUBELET, Kind.OPTIONS)
 _AT_WORK = (*_OF_KUBELETS, Kind.LIVE)
 
 
-def choose(seen: Sequence[Evidence], hint: str = _HINT) -> Evidence:
+def choose(seen: Sequence[Evidence], hint: str = _HINT, recorded: Collection[EngineName] = ()) -> Evidence:
     """Return the evidence that decides: that of the strongest kind, if all of its kind speak for the same row.
 
     What is refused counts only where nothing else of its kind is there (of an engine that does not run: where nothing
-    else is there at all), and docker's own containerd not beside docker.
+    else is there at all), and docker's own containerd not beside docker. Of several engines, it is the one that is
+    `recorded`: the toolkit is installed for it, and it may be down just now.
     Pure. Raises ConfigurationError, listing the evidence, where it decides nothing, or for a row that is refused.
     """
     supported = any(each.row is not None and each.row.refused is None for each in seen)
@@ -38,7 +39,10 @@ def choose(seen: Sequence[Evidence], hint: str = _HINT) -> Evidence:
             found = [each for each in found if each.row is not None and each.row.refused is None]
         if not found:
             continue
-        if len({each.row.name if each.row is not None else None for each in found}) > 1:
+        if len(_rows(found)) > 1:
+            known = [each for each in found if each.row is not None and each.row.engine in recorded]
+            if len(_rows(known)) == 1:
+                return known[0]
             raise ConfigurationError(f"more than one engine was found: {listed(found)}", hint=hint)
         if found[0].row is None:
             raise ConfigurationError(f"the kubelet uses an engine that is not known: {listed(found)}", hint=hint)
@@ -48,6 +52,10 @@ def choose(seen: Sequence[Evidence], hint: str = _HINT) -> Evidence:
             )
         return found[0]
     raise ConfigurationError("no engine was found: none answers on its socket, and none is installed", hint=hint)
+
+
+def _rows(found: Sequence[Evidence]) -> set[str | None]:
+    return {each.row.name if each.row is not None else None for each in found}
 
 
 def listed(seen: Sequence[Evidence]) -> str:
@@ -71,15 +79,21 @@ def gather_evidence(node: Node, settings: Settings) -> tuple[Evidence, ...]:
     )
 
 
-def detect(node: Node, settings: Settings, seen: tuple[Evidence, ...] | None = None) -> tuple[EngineTarget, ...]:
+def detect(
+    node: Node,
+    settings: Settings,
+    seen: tuple[Evidence, ...] | None = None,
+    recorded: Collection[EngineName] = (),
+) -> tuple[EngineTarget, ...]:
     """Return what is to be configured: the engines that were named, else the one that the node has. Log why.
 
-    `seen`: what `gather_evidence` returned, if that was asked already. Raises ConfigurationError.
+    `seen`: what `gather_evidence` returned, if that was asked already. `recorded`: as in `choose`. Raises
+    ConfigurationError.
     """
     if settings.runtimes:
         return locate(node, settings, settings.runtimes)
     seen = gather_evidence(node, settings) if seen is None else seen
-    return (_logged(_target(settings, choose(seen), seen)),)
+    return (_logged(_target(settings, choose(seen, recorded=recorded), seen)),)
 
 
 def locate(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tuple[EngineTarget, ...]:

@@ -1,0 +1,225 @@
+"""Options that a command takes from the run that waits on the node, or else from the receipt.
+
+Without options, `plan`, `report`, `status` and `uninstall` are about the installation that is there. What the caller
+gives counts all the same, and is reported where it differs from what the run has.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import msgspec
+
+from toolkit_installer import log
+from toolkit_installer.cli.options import argv
+from toolkit_installer.cli.options.argv import Given
+from toolkit_installer.cli.options.build import DESTINATION
+from toolkit_installer.cli.options.model import Group, Kind
+from toolkit_installer.cli.options.place import place
+from toolkit_installer.cli.options.resolve import Answer, Sources
+from toolkit_installer.cli.options.table import BY_NAME, OPTIONS
+from toolkit_installer.errors import InstallerError, UsageError
+from toolkit_installer.lifecycle import waiting_state
+from toolkit_installer.lifecycle.revert import request
+from toolkit_installer.node import locks, places, processes, trust
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
+from toolkit_installer.receipt import trust as receipts
+from toolkit_installer.receipt.schema import EngineRecord, Receipt
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.settings import AUTO, PID_FILES, EngineName, Method, Program
+
+_Values = Mapping[str, Sequence[str]]
+_PLACE = frozenset({"node_root", "host_root", "install_dir", "pid_file", "log_format", "debug"})
+"""Where the node is, and how the command itself prints: the caller's alone."""
+_OF_A_CLEANUP = frozenset({"keep_toolkit", "remove_toolkit", "allow_restart"})
+"""What a cleanup may do is for the caller to say."""
+_OF_WAITING = frozenset({"no_daemon", "cleanup", "ready_file", "metrics_textfile", "metrics_address", "on_drift"})
+_STRINGS = frozenset({"toolkit_args", "runtime_args"})
+"""The options in them are taken one by one."""
+_NOT_TAKEN = _PLACE | _OF_A_CLEANUP | _OF_WAITING | _STRINGS
+_PAYLOAD = "source_root"
+_OUR_PATHS = frozenset({_PAYLOAD, "driver_root_ctr_path", "dev_root_ctr_path", "service_account"})
+"""Paths that are the run's own, and not the node's."""
+_PATHS = frozenset({Kind.PATH, Kind.ROOT, Kind.EXECUTABLE, Kind.LOCAL_PATH})
+_IN_THE_IMAGE = ("/artifacts/deb", "/artifacts/rpm")
+
+
+class _Run(msgspec.Struct, frozen=True):
+    """A run that waits: its process, under which name and with which options and variables it was started."""
+
+    process: Process
+    program: Program
+    values: _Values
+    environment: Mapping[str, str]
+
+
+def complete(
+    values: _Values, environment: Mapping[str, str], program: Program, names: Collection[str]
+) -> dict[str, Sequence[str]]:
+    """Return the option texts of a command, with those of `names` that the run has and the caller did not give.
+
+    `values` are the caller's by option name. What is taken, and what differs, is logged. Where nothing is known, or
+    the caller's options make no sense, they are returned as they are: whoever reads them reports that.
+    """
+    given = dict(values)
+    where = place(values, environment, program)
+    wanted = [name for name in names if name in BY_NAME and name not in _NOT_TAKEN and _is_of_the_node(name)]
+    if where is None:
+        return given
+    try:
+        own = Sources(values, environment, program).answers(None, None)
+        node = Node.open(where.node_root, where.host_root)
+        folder = values.get(DESTINATION, [own.text("install_dir")])[0]
+        with log.unheard():  # the command itself reports a receipt that cannot be used
+            receipt = receipts.load_if_usable(node, ReceiptStore(node, folder))
+        run = _waiting(node, [where.pid_file, *([receipt.pid_file] if receipt is not None else []), *PID_FILES])
+    except (InstallerError, OSError):
+        return given
+    if run is not None:
+        return _of_run(given, environment, run, own.by_name, wanted, where.node_root)
+    is_told = any(own.given(name) for name in BY_NAME if name not in _NOT_TAKEN | {_PAYLOAD} and _is_of_the_node(name))
+    if receipt is None or is_told:
+        return given
+    taken = {name: texts for name, texts in _of_receipt(receipt).items() if name in wanted}
+    _report("the receipt", taken, None)
+    return given | taken
+
+
+def _is_of_the_node(name: str) -> bool:
+    return BY_NAME[name].group is not Group.KUBERNETES
+
+
+def _of_run(
+    given: dict[str, Sequence[str]],
+    environment: Mapping[str, str],
+    run: _Run,
+    own: Mapping[str, Answer],
+    wanted: Iterable[str],
+    node_root: str | None,
+) -> dict[str, Sequence[str]]:
+    """Return the caller's options, completed by those of the run."""
+    try:
+        sources = Sources(run.values, run.environment, run.program)
+        words = sources.answer(BY_NAME["runtime"]).value
+        one = EngineName(str(words[0])) if isinstance(words, tuple) and len(words) == 1 and words[0] != "auto" else None
+        theirs = sources.answers(one, one).by_name
+    except UsageError:
+        return given  # another release, which takes other words
+    taken: dict[str, Sequence[str]] = {}
+    for name in wanted:
+        answer = _seen_here(name, theirs[name], run, node_root)
+        if answer is None:
+            continue
+        if _is_the_callers(name, own[name], given, environment, run):
+            if own[name].value != answer.value:
+                _differs(name, own[name], answer)
+        elif answer.value != own[name].value:
+            taken[name] = (answer.text,)
+    _report("the run that waits", taken, run.process.pid)
+    return given | taken
+
+
+def _is_the_callers(name: str, answer: Answer, given: _Values, environment: Mapping[str, str], run: _Run) -> bool:
+    """Tell whether the caller gave an option, and not the container in which the run was started as well."""
+    if name in given:
+        return True
+    label = answer.label
+    return label is not None and (label not in environment or environment[label] != run.environment.get(label))
+
+
+def _seen_here(name: str, answer: Answer, run: _Run, node_root: str | None) -> Answer | None:
+    """Return the run's option as it is to be given here, None where it cannot be."""
+    same = trust.shares_mounts(run.process.pid)
+    if name == _PAYLOAD:
+        return _payload(answer, run, same=same)
+    if answer.value is None or (answer.label is None and name != "runtime"):
+        return None  # a default, which is ours too
+    if BY_NAME[name].kind in _PATHS and answer.value != AUTO and not same:
+        theirs = "node_root" in run.values or "NODE_ROOT" in run.environment
+        ours = node_root is not None or not places.is_marked()
+        return answer if theirs and ours and name not in _OUR_PATHS else None  # both say it as the node does
+    return answer
+
+
+def _payload(answer: Answer, run: _Run, *, same: bool) -> Answer | None:
+    """Return the folder of the run's payload as it is seen here, None where that is the usual one, or not seen."""
+    paths = [str(answer.value)] if answer.value is not None else list(_IN_THE_IMAGE)
+    if same:
+        return answer if answer.value is not None else None
+    if any(map(os.path.isdir, _IN_THE_IMAGE)):
+        return None  # this image has its own
+    seen = (processes.root_of(run.process).outside(path) for path in paths)
+    found = next(filter(os.path.isdir, seen), None)
+    return Answer(found, found, "the payload of the run") if found is not None else None
+
+
+def _of_receipt(receipt: Receipt) -> dict[str, Sequence[str]]:
+    """Return the options that a run would have to be given to install what the receipt says. Pure."""
+    engines: list[EngineRecord] = receipt.asked()
+    if not engines:
+        return {}
+    options: dict[str, Sequence[str]] = {"runtime": (",".join(engine.name for engine in engines),)}
+    options["method"] = (str(Method.CDI if receipt.cdi else Method.HANDLERS),)
+    if receipt.engines and receipt.engines[0].handlers:
+        record = receipt.engines[0]
+        options["set_as_default"] = ("true" if record.default is not None else "false",)
+        options["runtime_name"] = (record.default or record.handlers[0][0],)
+    return options
+
+
+def _waiting(node: Node, paths: Iterable[str]) -> _Run | None:
+    """Return the run of this program that holds one of the PID files, None if there is none that is seen here.
+
+    Raises NodeError.
+    """
+    for path in dict.fromkeys(paths):
+        pid = locks.holder(node.files, path)
+        process = processes.inspect_process(pid) if pid is not None else None
+        if process is None or not request.is_installer(node, path, process):
+            continue
+        saved = waiting_state.of_instance(process.pid)
+        words = saved.command if saved is not None and saved.command else process.arguments
+        if (started := _started(words)) is not None:
+            return _Run(process, started[0], started[1], processes.environment(process))
+    return None
+
+
+def _started(words: Sequence[str]) -> tuple[Program, _Values] | None:
+    """Return the name and the options that a command line starts this program with, None for another program. Pure."""
+    for index, word in enumerate(words):
+        name = posixpath.basename(word)
+        if name in ("__main__.py", "toolkit_installer"):
+            program = Program.TOOLKIT_INSTALLER
+        elif name in set(Program):
+            program = Program(name)
+        else:
+            continue
+        rest = list(words[index + 1 :])
+        if program is Program.TOOLKIT_INSTALLER:
+            rest = rest[1:]  # the command
+        values: dict[str, list[str]] = {}
+        for token in argv.read(rest, argv.grammar_of(OPTIONS)):
+            if isinstance(token, Given):
+                values.setdefault(token.option.name, []).append(token.text)
+        return program, values
+    return None
+
+
+def _report(source: str, taken: _Values, pid: int | None) -> None:
+    if not taken:
+        return
+    options = " ".join(f"{BY_NAME[name].flags[0]}={','.join(texts)}" for name, texts in taken.items())
+    log.get().info("Took the options that were not given", key="options-taken", source=source, pid=pid, options=options)
+
+
+def _differs(name: str, own: Answer, theirs: Answer) -> None:
+    log.get().warning(
+        "An option differs from that of the run that waits",
+        key="option-differs",
+        option=BY_NAME[name].flags[0],
+        given=own.text,
+        waiting=theirs.text,
+    )
