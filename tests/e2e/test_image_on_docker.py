@@ -157,6 +157,8 @@ def test_the_commands_of_the_log_and_the_page_work_also_without_docker(
     assert CONFIG in failed.stderr
     host.path(CONFIG).write_text(good)
     assert "Nothing to do" in host.run(*REFRESH).stdout
+    from_outside = host.run(SCRIPTS / "toolkit-installer", "refresh")
+    assert "Nothing to do" in from_outside.stdout, from_outside.stderr
 
     # dockerd dies and does not come back: its containers go on, and nobody can be asked by it
     machine.override(UNIT, "Restart=no")

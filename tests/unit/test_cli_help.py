@@ -131,6 +131,7 @@ def test_every_exit_code_is_explained() -> None:
         ("uninstall", range(7)),
         ("status", range(4)),
         ("detect", range(4)),
+        ("diagnose", range(4)),
         ("report", range(4)),
         ("capture", range(4)),
         ("replay", range(4)),
