@@ -216,12 +216,12 @@ CASES = {
         "the running instance (PID 3035) is stopped (SIGSTOP)",
     ),
     "receipt-gone": (
-        but(BARE, running_pid=3035, receipt_gone=True),
+        but(BARE, running_pid=3035, refresh=WHOLE.refresh, receipt_gone=True),
         Verdict.DEGRADED,
         "/usr/local/nvidia/.toolkit-installer/receipt.json is gone, the record of what PID 3035 has installed",
     ),
     "receipt-gone-without-gpu": (
-        but(BARE, running_pid=3035, receipt_gone=True, has_gpu=False, driver=None),
+        but(BARE, running_pid=3035, refresh=WHOLE.refresh, receipt_gone=True, has_gpu=False, driver=None),
         Verdict.DEGRADED,
         "receipt.json is gone",
     ),
@@ -390,7 +390,7 @@ def test_each_fault_has_its_verdict_and_says_what_to_do(name: str) -> None:
         ("engine-stopped", "`kill -CONT 812`"),
         ("engine-hangs", "`systemctl restart containerd.service`"),
         ("instance-stopped", "`kill -CONT 3035`"),
-        ("receipt-gone", "`toolkit-installer refresh`"),
+        ("receipt-gone", "-- toolkit-installer refresh`"),
         ("driver-absent", "install the driver"),
         ("driver-broken", "`modprobe nvidia`"),
         ("driver-hangs", "`dmesg | grep -iE 'nvrm|xid'`"),
