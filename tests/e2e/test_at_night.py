@@ -70,11 +70,9 @@ class Site:
         return self.run
 
     def refresh(self) -> None:
-        """Have the waiting run look again, as `toolkit-installer refresh` does."""
-        assert self.run is not None
-        times = self.run.output.count(WAITING)
-        self.run.send(signal.SIGHUP)
-        self.run.wait_for(WAITING, times=times + 1)
+        """Have the waiting run look again."""
+        code, said = self.machine.refresh()
+        assert code == 0, said
 
     def shell(self, command: str) -> None:
         """Run a command of `status` on the machine, as an operator would."""

@@ -163,6 +163,11 @@ Restart=always
         run = self._installer.start("toolkit-installer", "uninstall", *flags)
         return run.finish(within=120), run.output
 
+    def refresh(self) -> tuple[int, str]:
+        """Run `toolkit-installer refresh` likewise."""
+        run = self._installer.start("toolkit-installer", "refresh")
+        return run.finish(within=120), run.output
+
     def status(self) -> dict[str, Any]:
         """Return what `toolkit-installer status` says."""
         run = self._installer.start("toolkit-installer", "status", "--json")
