@@ -61,10 +61,10 @@ def test_each_process_is_looked_at_a_few_times_whatever_is_asked(
     for command, more, most in (
         ("detect", (), 3),
         ("plan", (), 3),
-        ("status", (), 1),
+        ("status", (), 2),  # for another installer, and for the kubelet
         ("run", ("--no-daemon",), 3),
         ("run", ("--no-daemon", "--reload-when", "idle"), 3),
-        ("status", (), 1),
+        ("status", (), 2),
         ("uninstall", (), 12),
     ):
         found = opened(node, tmp_path, others, command, *more)

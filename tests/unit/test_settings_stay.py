@@ -15,6 +15,8 @@ from toolkit_installer.settings import CdiSettings, EngineSettings, Settings, To
 PACKAGE = Path(toolkit_installer.__file__).parent
 REPLACE = ("msgspec.structs.replace", "structs.replace", "replace", "copy.replace")
 KINDS = (CdiSettings, ClusterSettings, EngineSettings, Settings, ToolkitSettings)
+LIMITS = {"answer_timeout", "reload_timeout"}
+"""How long somebody waits: who only looks waits less."""
 FIELDS = {name for kind in KINDS for name in kind.__struct_fields__}
 
 
@@ -27,6 +29,8 @@ def replaced(tree: ast.AST) -> Iterator[ast.Call]:
 
 def changes_settings(call: ast.Call) -> bool:
     """Tell whether a call is given settings, by their name, or one of their fields."""
+    if {each.arg for each in call.keywords} <= LIMITS:
+        return False
     of = ast.unparse(call.args[0]).rpartition(".")[2]
     return of in ("settings", "asked", "engine", "toolkit") or any(each.arg in FIELDS for each in call.keywords)
 

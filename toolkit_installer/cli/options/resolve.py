@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import typing
 from collections.abc import Mapping, Sequence
 
@@ -159,9 +160,7 @@ def _is_one_edit_away(one: str, other: str) -> bool:
     """Tell whether two names differ by one character: left out, added, another one, or swapped with the next."""
     if abs(len(one) - len(other)) > 1:
         return False
-    start = next(
-        (place for place, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other))
-    )
+    start = len(os.path.commonprefix([one, other]))
     one, other = one[start:], other[start:]
     return (
         one[1:] == other[1:] or one[1:] == other or one == other[1:] or (one[1::-1], one[2:]) == (other[:2], other[2:])

@@ -57,7 +57,7 @@ def runtimes_of(engine: EngineSeen) -> list[ListedRuntime]:
         executable = None if engine.generated and not posixpath.isabs(each.executable or "") else each.executable
         if executable is not None and not shown.is_harmless(executable):
             executable = None
-        found.append(msgspec.structs.replace(each, name=_key(each.name), default=default, executable=executable))
+        found.append(ListedRuntime(_key(each.name), executable, each.path, each.line, each.systemd, default))
     known = {each.name for each in found}
     for name, path in engine.handlers.items():
         if (

@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import json
 import posixpath
-import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, ParamSpec, TypeVar
 
 import msgspec
 
-from toolkit_installer import __version__, foreign_words, log
+from toolkit_installer import __version__, foreign_words, log, patterns
 from toolkit_installer.documents import shown
 from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import DesiredState, Inspection, Live
+from toolkit_installer.engines.api import DesiredState, Inspection
 from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd import root_file
@@ -82,7 +81,7 @@ _MORE_LIBRARY_FOLDERS: Final = (
 _MORE_PROGRAM_FOLDERS: Final = ("/opt/bin", "/usr/libexec/crio", "/run/current-system/sw/bin")
 """Where engines that do not run now may look as well: those of Flatcar, CRI-O's packages and NixOS."""
 _DRIVER_SIGNS: Final = ("/usr/bin/nvidia-smi", "/dev/nvidiactl")
-_DEVICES: Final = re.compile(r"nvidia(?:[0-9]+|ctl|-uvm|-uvm-tools|-modeset)")
+_DEVICES: Final = patterns.lazy(r"nvidia(?:[0-9]+|ctl|-uvm|-uvm-tools|-modeset)")
 _HEAD: Final = 4096
 """Bytes of a program in which its loader is named: all compilers put it there."""
 _AT_WORK: Final = (Kind.KUBELET, Kind.OPTIONS, Kind.LIVE)
@@ -178,37 +177,37 @@ class _Looking:
         asked = msgspec.structs.replace(target.asked, answer_timeout=min(target.asked.answer_timeout, _WAIT_SECONDS))
         target = msgspec.structs.replace(target, asked=asked)
         row = target.distribution or registry.usual_row(target.name)
-        seen = EngineSeen(name=target.name, distribution=row.name, socket=target.socket or row.socket)
         usual = target.config or row.config
         try:
             inspection = adapter_of(target.name).inspect(node, target)
         except InstallerError as error:
             if isinstance(error, ConfigurationError) and error.path is not None and not isinstance(error, NodeError):
-                return msgspec.structs.replace(seen, troubles=(_trouble(error, usual),))
+                return EngineSeen(
+                    name=target.name,
+                    distribution=row.name,
+                    socket=target.socket or row.socket,
+                    troubles=(_trouble(error, usual),),
+                )
             self.unseen.append(f"{target.name}: {error}")
             return None
         live = inspection.live
         placed = inspection.placed if isinstance(inspection, ContainerdInspection) else None
         files, besides, troubles = self._files(target, inspection, usual)
-        seen = msgspec.structs.replace(
-            seen,
+        version = inspection.binary_version if isinstance(inspection, ContainerdInspection) else ""
+        driver = adapter_of(target.name).reported_cgroup_driver(node, inspection.socket) if live is not None else None
+        return EngineSeen(
+            name=target.name,
+            distribution=row.name,
             socket=inspection.socket,
-            version=inspection.binary_version if isinstance(inspection, ContainerdInspection) else "",
+            version=live.version if live is not None else version,
             generated=placed is not None,
             files=files,
             besides=besides,
+            handlers=dict(live.handlers) if live is not None else {},
+            default=live.default if live is not None else None,
+            cdi_folders=live.cdi_folders if live is not None else None,
+            cgroup_driver=driver,
             troubles=(*troubles, *self._checked(target, inspection, usual)),
-        )
-        return seen if live is None else self._with_answer(seen, live)
-
-    def _with_answer(self, seen: EngineSeen, live: Live) -> EngineSeen:
-        return msgspec.structs.replace(
-            seen,
-            version=live.version,
-            handlers=dict(live.handlers),
-            default=live.default,
-            cdi_folders=live.cdi_folders,
-            cgroup_driver=adapter_of(seen.name).reported_cgroup_driver(self._node, seen.socket),
         )
 
     def _files(

@@ -10,6 +10,7 @@ import posixpath
 import re
 from typing import Final
 
+from toolkit_installer import patterns
 from toolkit_installer.engines import cdi
 
 _KIND: Final = rb"""(?m)^["']?kind["']?[ \t]*:"""
@@ -62,6 +63,6 @@ def paths_in(content: bytes) -> list[tuple[int, str]]:
     return found
 
 
-_MEMBER: Final = re.compile(
+_MEMBER: Final = patterns.lazy(
     r"""\s*(?:-\s+|\{\s*)?["']?(?P<key>hostPath|containerPath|path)["']?\s*:\s*["']?(?P<value>[^"',\s]+)"""
 )
