@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import typing
 from collections.abc import Mapping, Sequence
 
@@ -160,7 +159,7 @@ def _is_one_edit_away(one: str, other: str) -> bool:
     """Tell whether two names differ by one character: left out, added, another one, or swapped with the next."""
     if abs(len(one) - len(other)) > 1:
         return False
-    start = len(os.path.commonprefix([one, other]))
+    start = next((place for place, letter in enumerate(one) if other[place : place + 1] != letter), len(one))
     one, other = one[start:], other[start:]
     return (
         one[1:] == other[1:] or one[1:] == other or one == other[1:] or (one[1::-1], one[2:]) == (other[:2], other[2:])
