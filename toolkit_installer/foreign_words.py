@@ -5,13 +5,20 @@ Whatever this process has read and hides (documents/hiding.py) is also hidden wh
 
 from __future__ import annotations
 
+import posixpath
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from toolkit_installer.documents import hiding
 from toolkit_installer.node import heard
+from toolkit_installer.settings import Program
 
 _OWN = ("/.toolkit-installer/receipt.json", "/.config/nvidia-container-runtime/config.toml")
 """How the paths of files end that this program wrote: words of theirs, such as names of files, are in its sentences."""
+
+_PROGRAMS = frozenset(map(str, Program))
+_FIRST_WORDS = 6
+"""Among which a Python is told what to run."""
 
 
 class _Learnt:
@@ -32,13 +39,26 @@ def own(text: str) -> str:
     return _learnt().known(text)
 
 
+def _is_of_this_program(words: Sequence[str]) -> bool:
+    """Tell whether a command line is a run of this program: its words, and its variables, are in our own sentences."""
+    program = posixpath.basename(words[0]) if words else ""
+    if program in _PROGRAMS:
+        return True
+    named = (word for word in words[1:_FIRST_WORDS] if "/" in word)
+    return program.startswith("python") and (
+        any("/toolkit_installer/" in word or posixpath.basename(word) in _PROGRAMS for word in named)
+    )
+
+
 def _learnt() -> hiding.Hiding:
     """Return what is hidden from people, with all that was read by now."""
     heard_now: dict[tuple[str, str | int], Any] = {
         ("file", path): content for path, content in tuple(heard.files.items()) if not path.endswith(_OWN)
     }
-    heard_now |= {("command", pid): words for pid, words in tuple(heard.commands.items())}
-    heard_now |= {("variables", pid): variables for pid, variables in tuple(heard.variables.items())}
+    commands = {pid: words for pid, words in tuple(heard.commands.items()) if not _is_of_this_program(words)}
+    own = heard.commands.keys() - commands.keys()
+    heard_now |= {("command", pid): words for pid, words in commands.items()}
+    heard_now |= {("variables", pid): each for pid, each in tuple(heard.variables.items()) if pid not in own}
     before = _Learnt.read
     if before is None or any(heard_now.get(key) != value for key, value in before.items()):
         before, _Learnt.people = {}, hiding.Hiding()

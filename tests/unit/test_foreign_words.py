@@ -46,6 +46,22 @@ def test_a_value_is_hidden_however_many_files_and_processes_come_after_it() -> N
     assert _said() == {f"bad {MASK} here"}
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("/usr/bin/python3", "/usr/local/bin/toolkit-installer", "run", "--cleanup", "never"),
+        ("/usr/bin/python3", "-I", "-S", "/opt/toolkit_installer/node/interpreter.py", "toolkit-installer", "never"),
+    ],
+    ids=["a run", "woken"],
+)
+def test_the_words_of_our_own_runs_are_no_secrets(words: tuple[str, ...]) -> None:
+    said = "`kubectl -n gpu exec pod7x -- toolkit-installer refresh` puts it right; --cleanup never"
+    heard.command(7, words)
+    heard.environment(7, {"DAEMONSET_NAME": "toolkit-installer", "HOSTNAME": "pod7x", "CLEANUP": "never"})
+    assert foreign_words.own(said) == said
+    assert foreign_words.of_program(said) == said
+
+
 def test_files_are_forgotten_once_they_are_more_than_memory_is_for() -> None:
     for number in range(20):
         heard.file(f"/{number}", b"x" * 1_000_000)

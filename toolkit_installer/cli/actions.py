@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
     from toolkit_installer.lifecycle import wait
 
+_REFRESH_SECONDS, _RELOADS = 600.0, 8
+"""How long `refresh` waits for an outcome: an end of the run, or that it is stopped, ends the wait at once. Two
+engines may be reloaded, reloaded once more, and both of that for the old files, each within the reload timeout."""
 _GRACE_SECONDS = 30.0
 """How much longer than its reload another instance may take to leave."""
 
@@ -159,8 +162,8 @@ def status(settings: Settings, *, as_json: bool, check: bool) -> int:
 def refresh(settings: Settings, *, seconds: float | None) -> int:
     """Make the run that waits on the node inspect it again, and show the outcome; return its exit code.
 
-    `seconds`: how long that may take; None: as long as a reload, and some more. Raises InstallerError, also that with
-    which the inspection failed.
+    `seconds`: how long that may take; None: longer than reloads that fail and are taken back.
+    Raises InstallerError, also that with which the inspection failed.
     """
     from toolkit_installer.cli import output
     from toolkit_installer.lifecycle import refresh as refreshing
@@ -171,7 +174,7 @@ def refresh(settings: Settings, *, seconds: float | None) -> int:
     node = _opened(settings)
     receipt = trust.load_if_usable(node, ReceiptStore(node, settings.toolkit.install_dir))
     paths = (settings.pid_file, *((receipt.pid_file,) if receipt is not None else ()), *PID_FILES)
-    limit = settings.reload_timeout + _GRACE_SECONDS if seconds is None else seconds
+    limit = max(_REFRESH_SECONDS, _RELOADS * settings.reload_timeout) if seconds is None else seconds
     outcome = refreshing.refresh(node, paths, limit, installed=receipt is not None)
     output.show(outcome.lines)
     if outcome.error is not None:

@@ -95,7 +95,7 @@ def _report(settings: Settings, node: Node, store: ReceiptStore, receipt: Receip
     differences, refusal = _differences(settings, node, store, receipt) if paths and ask else ({}, None)
     from toolkit_installer.lifecycle import refresh_command  # noqa: PLC0415  # what was not changed needs none
 
-    command = refresh_command.of_self(settings.node_root)
+    command = refresh_command.of_self()
     hint = f"`{command}` puts it right"
     for path in paths:
         wrong = refusal if refusal is not None and refusal.path == path else None

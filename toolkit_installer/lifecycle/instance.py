@@ -293,7 +293,7 @@ class Instance:
                 "The driver may be another one, but somebody changed a managed file: `refresh` has both looked at",
                 key="driver-and-drift",
                 file=drifted[0],
-                hint=f"`{refresh_command.of_self(self.settings.node_root)}`",
+                hint=f"`{refresh_command.of_self()}`",
             )
         else:
             log.get().info("Looking for the driver again", key="looking-for-driver", why=why)

@@ -86,7 +86,7 @@ class Readiness:
         if damage:
             from toolkit_installer.lifecycle import refresh_command  # noqa: PLC0415  # of a node that is damaged
 
-            command = refresh_command.of_self(self._settings.node_root)
+            command = refresh_command.of_self()
             damage = [f"{'; '.join(damage)} (`--on-drift repair` or `{command}` puts the toolkit's files back)"]
         if (hint := self._while_down(seen)) is not None:
             seen = msgspec.structs.replace(seen, wrong=(*seen.wrong, hint))
@@ -112,7 +112,7 @@ class Readiness:
             return None
         from toolkit_installer.lifecycle import refresh_command  # noqa: PLC0415  # of an engine that is down
 
-        command = refresh_command.status_without_engine(self._settings.node_root)
+        command = refresh_command.status_without_engine()
         return f"on the node, `{command}` works without the engine" if command is not None else None
 
     def _damage(self, receipt: Receipt | None) -> list[str]:
@@ -131,8 +131,8 @@ class Readiness:
         return (*alive, *(_socket_of(self._node, engine) for engine in receipt.asked()))
 
 
-_NO_RECEIPT = "there is no receipt of what is installed: `toolkit-installer refresh` rebuilds it"
-_UNFINISHED = "a change of the node was not finished: `toolkit-installer refresh` finishes it"
+_NO_RECEIPT = "there is no receipt of what is installed: `{}` rebuilds it"
+_UNFINISHED = "a change of the node was not finished: `{}` finishes it"
 
 
 def _is_installed(receipt: Receipt | None) -> bool:
@@ -150,12 +150,15 @@ def _say(
 ) -> None:
     """Say what keeps the node from being ready."""
     if wrong or not (_is_installed(receipt) or driver_away or waits):
-        unrecorded = [] if receipt is not None else [_NO_RECEIPT]
-        unfinished = [_UNFINISHED] if receipt is not None and not _is_installed(receipt) else []
+        owed = [] if _is_installed(receipt) else [_NO_RECEIPT if receipt is None else _UNFINISHED]
+        if owed:
+            from toolkit_installer.lifecycle import refresh_command  # noqa: PLC0415  # of a run that was cut short
+
+            owed = [each.format(refresh_command.of_self()) for each in owed]
         log.get().warning(
             "Not ready: the engines do not serve the handlers",
             key="not-ready-engine",
-            why="; ".join([*wrong, *unrecorded, *unfinished]),
+            why="; ".join([*wrong, *owed]),
             hint=hint,
         )
     if damage:

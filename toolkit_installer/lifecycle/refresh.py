@@ -13,6 +13,7 @@ from toolkit_installer.lifecycle import look_outcome, waiting_state
 from toolkit_installer.lifecycle.look_outcome import LookOutcome
 from toolkit_installer.lifecycle.revert import request
 from toolkit_installer.node import clock, locks, processes, signals, trust
+from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 
@@ -42,22 +43,27 @@ def refresh(node: Node, paths: Iterable[str], seconds: float, *, installed: bool
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError as error:
         raise _ended(pid, path) from error
+    except OSError as error:
+        raise NodeError.of(error, f"/proc/{pid}", "open the process") from error
     try:
         # the descriptor pins the PID: it is no other process's from here on
-        requested = _request(node, path, pid, pidfd)
+        asked = clock.now()
+        requested = _request(node, path, pid, pidfd, deadline)
         while True:
-            outcome = _outcome(pid)
+            saved = waiting_state.of_instance(pid)
+            outcome = look_outcome.parsed(saved.look) if saved is not None else None
             if outcome is not None and outcome.began >= requested:
                 return outcome
+            if saved is not None and not saved.look and saved.looked_at > asked:
+                raise AlreadyRunningError(
+                    f"the waiting run (PID {pid}) has inspected the node, and its release reports no outcome",
+                    path=path,
+                    hint="its log has the outcome; `toolkit-installer status` shows how the node is now",
+                )
             if _has_ended(pidfd):
                 raise _ended(pid, path)
             _refuse_stopped(pid, path)
-            if clock.monotonic() > deadline:
-                raise AlreadyRunningError(
-                    f"the waiting run (PID {pid}) did not report an outcome within {seconds:g} s",
-                    path=path,
-                    hint="its log says what it does; --timeout waits longer",
-                )
+            _refuse_late(pid, path, deadline)
             signals.rest(_PAUSE_SECONDS)
     finally:
         os.close(pidfd)
@@ -73,7 +79,7 @@ def _holder(node: Node, paths: Iterable[str], *, installed: bool) -> tuple[str, 
     raise NobodyWaitsError(what, path=tried[0], hint=_ELSEWHERE)
 
 
-def _request(node: Node, path: str, pid: int, pidfd: int) -> float:
+def _request(node: Node, path: str, pid: int, pidfd: int, deadline: float) -> float:
     """Signal the run; return when that was done, in seconds since the boot. Raises as `refresh` does."""
     while True:
         process = processes.inspect_process(pid)
@@ -84,12 +90,15 @@ def _request(node: Node, path: str, pid: int, pidfd: int) -> float:
             _refuse_stopped(pid, path)
             log.get().info("Asking the waiting run to look again", key="requesting-look", pid=pid)
             requested = clock.boot_seconds()
-            try:
-                processes.send(node.calls, process, signal.SIGHUP)
-            except ConfigurationError:
-                if processes.inspect_process(pid) == process:
-                    raise
+            if processes.inspect_process(pid) != process:
                 continue  # it fell asleep or woke up, which makes another program of it
+            try:
+                # by the descriptor, also for PID 1, which a run is in a container of its own: it is one by all signs
+                node.calls.signal(pidfd, signal.SIGHUP)
+            except ProcessLookupError as error:
+                raise _ended(pid, path) from error
+            except OSError as error:
+                raise NodeError.of(error, f"/proc/{pid}", "send it SIGHUP") from error
             return requested
         if trust.standing(pid) is trust.Standing.UNSEEN:
             raise AlreadyRunningError(
@@ -97,6 +106,7 @@ def _request(node: Node, path: str, pid: int, pidfd: int) -> float:
                 path=path,
                 hint="run this as root",
             )
+        _refuse_late(pid, path, deadline)
         signals.rest(_PAUSE_SECONDS)
 
 
@@ -135,10 +145,13 @@ def _refuse_stopped(pid: int, path: str) -> None:
         )
 
 
-def _outcome(pid: int) -> LookOutcome | None:
-    """Return the outcome that the run saved; None while it is at work, or where it saved none."""
-    saved = waiting_state.of_instance(pid)
-    return look_outcome.parsed(saved.look) if saved is not None else None
+def _refuse_late(pid: int, path: str, deadline: float) -> None:
+    if clock.monotonic() > deadline:
+        raise AlreadyRunningError(
+            f"the waiting run (PID {pid}) did not report an outcome in time",
+            path=path,
+            hint="its log says what it does; --timeout waits longer",
+        )
 
 
 def _has_ended(pidfd: int) -> bool:

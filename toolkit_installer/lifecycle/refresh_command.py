@@ -5,15 +5,26 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
+import sys
 from collections.abc import Mapping, Sequence
 
+from toolkit_installer.engines.common import command_line
 from toolkit_installer.errors import InstallerError
+from toolkit_installer.lifecycle import waiting_state
 from toolkit_installer.node import places, processes
 from toolkit_installer.node.mounts import Mount
-from toolkit_installer.node.processes import Process
-from toolkit_installer.settings import Program
+from toolkit_installer.settings import Program, Settings
 
 _IN_A_POD = "KUBERNETES_SERVICE_HOST"
+_PLACES = (
+    (("--node-root",), ("NODE_ROOT",)),
+    (("--toolkit-install-dir", "--root"), ("TOOLKIT_INSTALL_DIR", "ROOT")),
+    (("--pid-file",), ("TOOLKIT_PID_FILE", "PID_FILE")),
+)
+"""The options that say where a run is, and their variables."""
+_USUAL = frozenset({Settings().toolkit.install_dir, Settings().pid_file})
+_NAME = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
 _NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 _SHORT_ID = 12
 _CONTAINERS = (
@@ -23,20 +34,21 @@ _CONTAINERS = (
 """What docker and podman mount on a container's /etc/hostname: a file in a folder that is called by its ID."""
 
 
-def of_self(node_root: str | None) -> str:
-    """Return the command `refresh` for this run; `node_root` is its own."""
-    return of_run(os.getpid(), node_root)
+def of_self() -> str:
+    """Return the command `refresh` for this run."""
+    return command("refresh", sys.argv, os.environ, _namespace(os.getpid()), places.table_of(os.getpid()))
 
 
-def of_run(pid: int, node_root: str | None) -> str:
-    """Return the command `refresh` for the run that waits as the process `pid`; `node_root`: see `of_self`."""
+def of_run(pid: int) -> str:
+    """Return the command `refresh` for the run that waits as the process `pid`."""
     process = processes.inspect_process(pid)
     environment = processes.environment(process) if process is not None else {}
-    namespace = _namespace(process) if process is not None and environment.get(_IN_A_POD) else None
-    return command("refresh", environment, namespace, places.table_of(pid), node_root)
+    saved = waiting_state.of_instance(pid)
+    words = saved.command if saved is not None and saved.command else process.arguments if process is not None else ()
+    return command("refresh", words, environment, _namespace(pid), places.table_of(pid))
 
 
-def status_without_engine(node_root: str | None) -> str | None:
+def status_without_engine() -> str | None:
     """Return the command that shows `status` on the node while its engine is down; None outside a container.
 
     `kubectl exec` and `docker exec` need the engine; the container's processes go on without it.
@@ -47,29 +59,41 @@ def status_without_engine(node_root: str | None) -> str | None:
         pid = "PID"
     else:
         return None
-    root = f" --node-root {node_root}" if node_root is not None else ""
-    return f"nsenter -t {pid} -m -p {Program.TOOLKIT_INSTALLER} status{root}"
+    # nsenter runs it with the variables of the node, and not with those of the container
+    return f"nsenter -t {pid} -m -p {Program.TOOLKIT_INSTALLER} status{_options(sys.argv, os.environ)}"
 
 
 def command(
-    name: str, environment: Mapping[str, str], namespace: str | None, table: Sequence[Mount], node_root: str | None
+    name: str, started: Sequence[str], environment: Mapping[str, str], namespace: str | None, table: Sequence[Mount]
 ) -> str:
-    """Return the command line of our command `name` for a run with these variables and mounts. Pure."""
+    """Return the command line of our command `name` for a run that was `started` so, with these mounts. Pure."""
     words = f"{Program.TOOLKIT_INSTALLER} {name}"
-    if node_root is not None and environment.get("NODE_ROOT") != node_root:
-        words += f" --node-root {node_root}"
+    within = f"{words}{_options(started, {})}"  # a container's variables are there for whoever enters it as well
     if environment.get(_IN_A_POD):
-        return f"kubectl -n {namespace or 'NAMESPACE'} exec {environment.get('HOSTNAME') or 'POD'} -- {words}"
+        pod = environment.get("HOSTNAME", "")
+        return f"kubectl -n {namespace or 'NAMESPACE'} exec {pod if re.fullmatch(_NAME, pod) else 'POD'} -- {within}"
     hostnames = [mount.root for mount in table if mount.place == "/etc/hostname"]
     for engine, pattern in _CONTAINERS:
         for root in hostnames:
             if found := re.search(pattern, root):
-                return f"{engine} exec {found[1][:_SHORT_ID]} {words}"
-    return words
+                return f"{engine} exec {found[1][:_SHORT_ID]} {within}"
+    return f"{words}{_options(started, environment)}"
 
 
-def _namespace(process: Process) -> str | None:
+def _options(started: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Return the options by which another command finds what a run was started for. Pure."""
+    given = (
+        (flags[0], command_line.last(started, *flags) or next(filter(None, map(environment.get, names)), None))
+        for flags, names in _PLACES
+    )
+    return "".join(f" {flag} {shlex.quote(value)}" for flag, value in given if value and value not in _USUAL)
+
+
+def _namespace(pid: int) -> str | None:
     """Return the namespace of the pod that a process is in, None where that is not known."""
+    process = processes.inspect_process(pid)
+    if process is None:
+        return None
     with contextlib.suppress(InstallerError):
         text = (processes.read_as(process, _NAMESPACE) or b"").decode(errors="replace").strip()
         return text if re.fullmatch(r"[a-z0-9-]+", text) else None

@@ -68,7 +68,7 @@ class Remembered(msgspec.Struct, frozen=True):
 def of_instance(pid: int) -> Remembered | None:
     """Return what the instance remembers that waits as the process `pid`; None where it is at work, or gone."""
     content = descriptors.content(pid, SEEN_AS, idling.LIMIT)
-    return understood(memory(content)) if content is not None else None
+    return understood(memory(content)) if content else None  # empty: it is being written
 
 
 def memory(content: bytes) -> dict[str, Any]:

@@ -172,14 +172,16 @@ Restart=always
         """Return what `toolkit-installer status` says."""
         run = self._installer.start("toolkit-installer", "status", "--json")
         assert run.finish() == 0, run.output
-        told: dict[str, Any] = json.loads(run.output)
+        told: dict[str, Any] = json.loads(
+            run.output[run.output.index("{\n") :]
+        )  # it may log where its options are from
         return told
 
     def diagnosis(self) -> dict[str, Any]:
         """Return what `toolkit-installer diagnose` finds."""
         run = self._installer.start("toolkit-installer", "diagnose", "--json")
         assert run.finish() == 0, run.output
-        found: dict[str, Any] = json.loads(run.output)
+        found: dict[str, Any] = json.loads(run.output[run.output.index("{\n") :])
         return found
 
     def verdict(self) -> list[str]:

@@ -124,7 +124,7 @@ def test_an_engine_that_hung_and_then_serves_makes_the_node_ready(
 def test_the_way_into_the_container_is_named_while_the_engine_is_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
-    monkeypatch.setattr(refresh_command, "status_without_engine", lambda _: "nsenter -t 7")
+    monkeypatch.setattr(refresh_command, "status_without_engine", lambda: "nsenter -t 7")
     node = Asked(tmp_path, monkeypatch, Answers(("docker: it is not running",), silent=True, stopped=True))
     assert node.mark() is Reason.ENGINE_DOWN
     words = "on the node, `nsenter -t 7` works without the engine"
@@ -136,7 +136,7 @@ def test_the_way_into_the_container_is_named_while_the_engine_is_down(
 
 
 def test_damage_names_the_command_that_repairs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(refresh_command, "of_self", lambda _: "kubectl exec POD -- toolkit-installer refresh")
+    monkeypatch.setattr(refresh_command, "of_self", lambda: "kubectl exec POD -- toolkit-installer refresh")
     monkeypatch.setattr(Readiness, "_damage", lambda *_: ["nvidia-ctk: is missing", "nvidia-cdi-hook: is empty"])
     node = Asked(tmp_path, monkeypatch, Answers())
     assert node.mark() is Reason.DRIFT

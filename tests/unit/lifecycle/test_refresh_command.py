@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 from collections.abc import Mapping
 
 import pytest
@@ -20,29 +22,44 @@ POD = {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOSTNAME": "toolkit-installer-x7
 
 
 @pytest.mark.parametrize(
-    "environment, namespace, table, node_root, words",
+    "environment, namespace, table, options, words",
     [
-        (POD, "gpu", "", "/host", "kubectl -n gpu exec toolkit-installer-x7x2p -- toolkit-installer refresh"),
-        (POD, "gpu", DOCKER, "/host", "kubectl -n gpu exec toolkit-installer-x7x2p -- toolkit-installer refresh"),
+        (POD, "gpu", "", "", "kubectl -n gpu exec toolkit-installer-x7x2p -- toolkit-installer refresh"),
+        (POD, "gpu", DOCKER, "", "kubectl -n gpu exec toolkit-installer-x7x2p -- toolkit-installer refresh"),
         (
             {"KUBERNETES_SERVICE_HOST": "10.96.0.1"},
             None,
             "",
-            "/host",
+            "--node-root /host",
             "kubectl -n NAMESPACE exec POD -- toolkit-installer refresh --node-root /host",
         ),
-        ({"NODE_ROOT": "/host"}, None, DOCKER, "/host", "docker exec 0123456789ab toolkit-installer refresh"),
-        ({}, None, OWN_DISK, "/n", "docker exec 0123456789ab toolkit-installer refresh --node-root /n"),
-        ({}, None, PODMAN, None, "podman exec 0123456789ab toolkit-installer refresh"),
-        ({}, None, OTHERS, None, "toolkit-installer refresh"),
-        ({}, None, "", None, "toolkit-installer refresh"),
-        ({}, None, "", "/srv/node", "toolkit-installer refresh --node-root /srv/node"),
+        ({"NODE_ROOT": "/host"}, None, DOCKER, "", "docker exec 0123456789ab toolkit-installer refresh"),
+        ({}, None, OWN_DISK, "--node-root=/n", "docker exec 0123456789ab toolkit-installer refresh --node-root /n"),
+        ({}, None, PODMAN, "", "podman exec 0123456789ab toolkit-installer refresh"),
+        ({}, None, OTHERS, "", "toolkit-installer refresh"),
+        ({}, None, "", "--pid-file /run/nvidia/toolkit.pid", "toolkit-installer refresh"),
+        ({"NODE_ROOT": "/srv/node"}, None, "", "", "toolkit-installer refresh --node-root /srv/node"),
+        (
+            {"PID_FILE": "/run/a/toolkit.pid", "HOSTNAME": "$(reboot)"},
+            None,
+            "",
+            "--toolkit-install-dir '/a b'",
+            "toolkit-installer refresh --toolkit-install-dir '/a b' --pid-file /run/a/toolkit.pid",
+        ),
+        (
+            {"KUBERNETES_SERVICE_HOST": "10.96.0.1", "HOSTNAME": "$(reboot)"},
+            "gpu",
+            "",
+            "",
+            "kubectl -n gpu exec POD -- toolkit-installer refresh",
+        ),
     ],
 )
 def test_the_command_fits_where_the_run_is(
-    environment: Mapping[str, str], namespace: str | None, table: str, node_root: str | None, words: str
+    environment: Mapping[str, str], namespace: str | None, table: str, options: str, words: str
 ) -> None:
-    assert refresh_command.command("refresh", environment, namespace, mounts.parse(table), node_root) == words
+    started = ["toolkit-installer", "run", *shlex.split(options)]
+    assert refresh_command.command("refresh", started, environment, namespace, mounts.parse(table)) == words
 
 
 @pytest.mark.parametrize(
@@ -59,5 +76,9 @@ def test_a_container_is_entered_from_the_node_where_the_engine_is_down(
 ) -> None:
     monkeypatch.setattr(places, "sees_inits_root_elsewhere", lambda: among_the_nodes)
     monkeypatch.setattr(places, "is_marked", lambda: marked)
+    monkeypatch.setattr(sys, "argv", ["toolkit-installer", "run"])
+    monkeypatch.delenv("NODE_ROOT", raising=False)
+    if node_root is not None:
+        monkeypatch.setenv("NODE_ROOT", node_root)
     expected = words.replace("OWN", str(os.getpid())) if words is not None else None
-    assert refresh_command.status_without_engine(node_root) == expected
+    assert refresh_command.status_without_engine() == expected

@@ -154,7 +154,7 @@ GIVEN = MethodHealth("handlers", "the default", "the handler nvidia", met=True)
 NO_SPECIFICATION = "no CDI specification of the kind nvidia.com/gpu is in /etc/cdi or /var/run/cdi"
 NO_RUNTIME = "none of the low-level runtimes is there that NVIDIA's runtime looks for: /usr/bin/runc"
 HANGS = "/: /usr/bin/nvidia-smi did not end within 20 s"
-FAILED = LastLook("2026-11-23T06:12:04Z", "/etc/docker/daemon.json:3: not JSON")
+FAILED = LastLook("2026-11-23T06:12:04Z", "/etc/docker/daemon.json:3: not JSON", 3, "/etc/containerd/config.toml")
 UNIT = "containerd.service"
 BROKEN_FILE = FileFault(
     "/etc/containerd/config.toml:41: not valid TOML: Invalid value (column 8)",
@@ -210,6 +210,11 @@ CASES = {
         "could not do its work at 2026-11-23T06:12:04Z: /etc/docker/daemon.json:3: not JSON",
     ),
     "failed-and-mended": (but(last_look=FAILED), Verdict.OK, ""),
+    "failed-at-what-is-not-seen": (
+        but(last_look=LastLook("2026-11-23T06:12:04Z", "/usr/bin: no payload", 3, "/usr/bin")),
+        Verdict.DEGRADED,
+        "could not do its work at 2026-11-23T06:12:04Z: /usr/bin: no payload",
+    ),
     "instance-stopped": (
         but(running_state=ProcessState.STOPPED),
         Verdict.DEGRADED,

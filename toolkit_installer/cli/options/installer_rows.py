@@ -251,7 +251,7 @@ REFRESH_TIMEOUT = _own(
     "timeout",
     Kind.SECONDS,
     no_variable=True,
-    default_note="that of --reload-timeout, and 30 more",
+    default_note="600, or eight times --reload-timeout if that is more",
     help="How long the waiting run may take for its answer.",
 )
 """How long `refresh` waits. No other command has it."""

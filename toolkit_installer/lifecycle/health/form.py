@@ -47,6 +47,10 @@ class LastLook(msgspec.Struct, frozen=True):
     """RFC 3339, UTC."""
     failure: str | None
     """Why that failed, None if it did not."""
+    exit_code: int | None = None
+    """The exit code of that failure, None where there is none, or the run's release does not say."""
+    file: str | None = None
+    """The file that the failure names."""
 
 
 class PendingReload(msgspec.Struct, frozen=True):

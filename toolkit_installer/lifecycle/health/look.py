@@ -12,7 +12,7 @@ from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.common import serving
-from toolkit_installer.lifecycle import last_run, other_installer, refresh_command, waiting_state
+from toolkit_installer.lifecycle import last_run, look_outcome, other_installer, refresh_command, waiting_state
 from toolkit_installer.lifecycle.files import intact
 from toolkit_installer.lifecycle.health import engine_faults, given, silence
 from toolkit_installer.lifecycle.health.form import (
@@ -74,7 +74,7 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
         receipt_gone=receipt is None and running is not None and _is_installed(node, settings),
         killed_pid=killed,
         other_installer=str(other) if other is not None else None,
-        refresh=refresh_command.of_run(running, settings.node_root) if running is not None else None,
+        refresh=refresh_command.of_run(running) if running is not None else None,
         last_look=_last_look(remembered),
         pending_reload=_pending(remembered),
         last_run=last_run.kept(node, _pid_files(settings, receipt), settings.ready_file),
@@ -165,7 +165,12 @@ def _last_look(remembered: Remembered | None) -> LastLook | None:
     """Return what the running instance remembers of its last look, None where it is at work, or remembers none."""
     if remembered is None or not remembered.looked_at:
         return None
-    return LastLook(clock.text(remembered.looked_at), remembered.failure or None)
+    outcome = look_outcome.parsed(remembered.look)
+    at = clock.text(remembered.looked_at)
+    if not remembered.failure:
+        return LastLook(at, None)
+    exit_code, file = (outcome.exit_code, outcome.file) if outcome is not None else (None, None)
+    return LastLook(at, remembered.failure, exit_code, file)
 
 
 def _pending(remembered: Remembered | None) -> PendingReload | None:

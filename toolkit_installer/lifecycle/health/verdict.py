@@ -39,8 +39,8 @@ SEVERITY = list(Verdict)
 def judged(found: Found) -> Health:
     """Return the verdict on what was found, the gravest reasons first."""
     reasons = list(_reasons(found))
-    if reasons or found.state != INSTALLED:
-        # a failure that left no trace on an installed node is over: whatever it was has been looked at again just now
+    look = found.last_look
+    if reasons or look is None or not _is_over(found, look.exit_code, look.file):
         reasons += _failure(found)
     reasons.sort(key=lambda reason: -SEVERITY.index(reason.verdict))
     verdict = reasons[0].verdict if reasons else Verdict.OK
@@ -87,6 +87,11 @@ def _looks_again(found: Found) -> str:
     return found.refresh or "toolkit-installer run"
 
 
+def _fitting(found: Found, remedy: str) -> str:
+    """Return a remedy with the command `refresh` in the form for where the run is."""
+    return remedy.replace("`toolkit-installer refresh`", f"`{_looks_again(found)}`")
+
+
 def _repair(found: Found) -> str:
     return f"`{_looks_again(found)}` puts it right"
 
@@ -113,11 +118,15 @@ def is_over(found: Found) -> bool:
     That can be told of an engine that was down, and of an engine's file that could not be used.
     """
     ended = found.last_run
-    if ended is None or found.state != INSTALLED:
+    return ended is not None and _is_over(found, ended.exit_code, ended.file)
+
+
+def _is_over(found: Found, exit_code: int | None, file: str | None) -> bool:
+    if found.state != INSTALLED:
         return False
     managed = {file.path for engine in found.engines for file in engine.files}
-    seen = ended.exit_code == ExitCode.BAD_CONFIGURATION and ended.file in managed
-    return (seen or ended.exit_code == ExitCode.ENGINE_DOWN) and next(_installed(found), None) is None
+    seen = exit_code == ExitCode.BAD_CONFIGURATION and file in managed
+    return (seen or exit_code == ExitCode.ENGINE_DOWN) and next(_installed(found), None) is None
 
 
 def said(ended: LastRun) -> str:
@@ -203,7 +212,8 @@ def _engine(found: Found, engine: EngineHealth) -> Iterator[Reason]:
         if fault.stops:
             starts = "" if engine.live.answers else f", then `systemctl restart {_unit(engine)}`"
             why = f"; {engine.name} cannot start with it" if fault.path is not None else ""
-            yield Reason(Verdict.BROKEN, f"{engine.name}: {fault.what}{why}", f"{fault.remedy}{starts}")
+            remedy = f"{_fitting(found, fault.remedy)}{starts}"
+            yield Reason(Verdict.BROKEN, f"{engine.name}: {fault.what}{why}", remedy)
     detail = "; ".join(engine.live.detail)
     # a run refuses a file that cannot be parsed, so it puts nothing back
     faulty = {fault.path for fault in engine.faults if fault.stops}
@@ -223,7 +233,7 @@ def _engine(found: Found, engine: EngineHealth) -> Iterator[Reason]:
         yield Reason(Verdict.BROKEN, what, "it has to take its configuration over: restart it, or start `run` again")
     for fault in engine.faults:
         if not fault.stops:
-            yield Reason(Verdict.DEGRADED, f"{engine.name}: {fault.what}", fault.remedy)
+            yield Reason(Verdict.DEGRADED, f"{engine.name}: {fault.what}", _fitting(found, fault.remedy))
     if engine.live.served is not False or engine.live.reads is not None:
         yield from (Reason(Verdict.DEGRADED, _change(file), _put_back(found)) for file in changed)
 
