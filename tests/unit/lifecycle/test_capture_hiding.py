@@ -71,6 +71,11 @@ def test_a_receipt_loses_what_it_tore_from_files() -> None:
     assert "/bin/n" in hidden
 
 
+def test_a_receipt_that_is_nested_deeply_is_captured_all_the_same() -> None:
+    for depth in range(500, 1010, 10):  # some of these can be read and not written
+        assert Hiding(KEY).receipt(b'{"x": ' * depth + b"1" + b"}" * depth)
+
+
 def test_what_a_program_quotes_of_a_file_is_hidden() -> None:
     run = Run("/", ("/usr/bin/dockerd", "--validate"), ())
     answer = Answer({"status": 1, "output": b"", "errors": "invalid option hunter22 (from file)"})

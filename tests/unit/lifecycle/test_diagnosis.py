@@ -425,6 +425,7 @@ def test_the_paths_of_a_specification_in_json(indent: int | None) -> None:
     "name, text, line, why",
     [
         ("a.json", '{"cdiVersion": "0.6.0",\n "kind": }', 2, "JSON"),
+        pytest.param("a.json", "[" * 2000 + "]" * 2000, 1, "is nested too deeply", id="deep"),
         ("a.yaml", "cdiVersion: 0.6.0\nkind: a.b/c\ndevices:\n\t- name: x\n", 4, "a tab"),
         ("a.yaml", "kind: a.b/c\n", 1, "no cdiVersion"),
         ("a.yaml", "cdiVersion: 0.6.0\n", 1, "no kind"),

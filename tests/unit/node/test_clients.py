@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import socket
@@ -50,6 +51,12 @@ def test_a_client_that_cannot_start_or_is_cut_off_is_an_engine_that_is_silent(
     monkeypatch.setattr(client._CHILD, "ask", ask)
     with pytest.raises(EngineSilentError):
         adapter_of(engine).ask(node, PATH, 1)
+
+
+def test_a_configuration_that_is_nested_too_deeply_is_none(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {"name": "containerd", "version": "v2.1.4", "handlers": [], "info": {"config": "[" * 5000}}
+    monkeypatch.setattr(client._CHILD, "ask", lambda *_: json.dumps({"answer": answer}).encode())
+    assert client.status(node.root, PATH, 1).config == {}
 
 
 @pytest.mark.parametrize("engine", registry.names())

@@ -50,9 +50,11 @@ class Hiding:
     def receipt(self, content: bytes) -> bytes:
         """Return a receipt without what it remembers of the engines' files. Their digests are to be hidden, too."""
         try:
-            said = json.loads(content)
+            return self._receipt(json.loads(content))
         except (ValueError, RecursionError):
             return self.texts.content(content)
+
+    def _receipt(self, said: Any) -> bytes:
         if isinstance(said, dict) and isinstance(folder := said.get("toolkit_folder"), str):
             self.folders.add(folder)
             contents = said.get("contents")

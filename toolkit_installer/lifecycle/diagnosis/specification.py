@@ -25,6 +25,8 @@ def fault_of_form(path: str, text: bytes) -> tuple[int | None, str] | None:
             json.loads(text)
         except ValueError as error:
             return getattr(error, "lineno", 1), f"is not valid JSON: {getattr(error, 'msg', error)}"
+        except RecursionError:
+            return 1, "is nested too deeply"
     elif (tab := re.search(rb"(?m)^ *\t", text)) is not None:
         return text.count(b"\n", 0, tab.start()) + 1, "is not valid YAML: a tab indents this line"
     if cdi.version_of(text) is None and not re.search(rb'"cdiVersion"', text):

@@ -52,7 +52,7 @@ def status(root: Root, path: str, seconds: float) -> CriStatus:
     """Ask the CRI on the node's socket `path`. Raises NoAnswerError, Stopped."""
     answer = _asked(root, path, seconds, "status", allowed=seconds * 2)
     config = {}
-    with contextlib.suppress(ValueError):  # CRI-O shows TOML there: it is not asked for it
+    with contextlib.suppress(ValueError, RecursionError):  # CRI-O shows TOML there: it is not asked for it
         config = json.loads(answer["info"].get("config") or "{}")
     return CriStatus(
         name=answer["name"],
