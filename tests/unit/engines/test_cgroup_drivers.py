@@ -133,3 +133,16 @@ def test_where_the_kubelet_asks_the_engine_only_other_handlers_differ(monkeypatc
     assert faults({"runc": "systemd", "nvidia": "systemd"}, "2.1.4") == []
     (fault,) = faults({"runc": "systemd", "nvidia": "cgroupfs"}, "2.1.4")
     assert "the kubelet takes the cgroup driver of the default runtime runc, systemd, and that of nvidia" in fault.what
+
+
+@pytest.mark.parametrize("default, other", [("cgroupfs", "systemd"), ("systemd", "cgroupfs")])
+def test_a_kubelet_that_asks_the_engine_is_not_to_be_changed(
+    monkeypatch: pytest.MonkeyPatch, default: str, other: str
+) -> None:
+    told(monkeypatch, f"--config={CONFIG}", config=SYSTEMD)
+    monkeypatch.setattr(Programs, "run", lambda *_, **__: Completed(0, b"Kubernetes v1.34.4\n", ""))
+    (fault,) = faults({"runc": default, "nvidia": other}, "2.1.4")
+    assert f"the default runtime runc, {default}, and that of nvidia is {other}" in fault.what
+    assert "kubelet" not in fault.remedy
+    assert "SystemdCgroup" in fault.remedy
+    assert fault.stops is (other == "systemd")

@@ -330,7 +330,9 @@ def _cgroups(seen: Seen) -> Iterator[Finding]:
                 "2.0 on or CRI-O from 1.28 on takes over the engine's driver"
             )
             hint = f"{_switch(engine, str(told.cgroup_driver))}, and restart {engine.name}"
-            remedy = _remedy(seen, engine, Topic.CGROUP, hint)
+            # who declares both changes the one that is not systemd's
+            topic = Topic.ENGINE_CGROUP if told.cgroup_driver == SYSTEMD else Topic.KUBELET_CGROUP
+            remedy = _remedy(seen, engine, topic, hint)
             yield Finding(Illness.CGROUP_DRIVER, driver.path, driver.line, what, causes, remedy)
         for runtime in runtimes_of(engine):
             of_runtime = None if runtime.systemd is None else SYSTEMD if runtime.systemd else CGROUPFS

@@ -35,7 +35,8 @@ class Topic(enum.StrEnum):
     TEMPLATE = "template"
     KUBELET = "kubelet"
     SOCKET = "socket"
-    CGROUP = "cgroup"
+    KUBELET_CGROUP = "kubelet-cgroup"
+    ENGINE_CGROUP = "engine-cgroup"
     PROGRAMS = "programs"
     DRIVER = "driver"
     CDI = "cdi"
@@ -49,6 +50,7 @@ _NIXOS_ENGINES: Final = {
 _REBUILD: Final = "then `nixos-rebuild switch`"
 _TALOS: Final = "`talosctl patch machineconfig`"
 _PLAYBOOK: Final = "then run kubespray's cluster.yml with --tags container-engine,node"
+_KUBESPRAY_CGROUPS: Final = "containerd_use_systemd_cgroup and kubelet_cgroup_driver"
 _KUBESPRAY_ENGINES: Final = {
     EngineName.DOCKER: "docker_options",
     EngineName.CONTAINERD: "containerd_default_runtime, containerd_runc_runtime and containerd_additional_runtimes",
@@ -108,7 +110,7 @@ def _talos(topic: Topic) -> str:
             "add the system extensions nvidia-container-toolkit and nvidia-open-gpu-kernel-modules of one release to "
             "its image, then `talosctl upgrade`"
         )
-    if topic in (Topic.KUBELET, Topic.CGROUP):
+    if topic in (Topic.KUBELET, Topic.KUBELET_CGROUP):
         return f"change machine.kubelet.extraConfig with {_TALOS}"
     return f"change the file /etc/cri/conf.d/20-customization.part in machine.files with {_TALOS}"
 
@@ -116,7 +118,8 @@ def _talos(topic: Topic) -> str:
 def _kubespray(topic: Topic, engine: EngineName) -> str | None:
     variable = {
         Topic.ENGINE: _KUBESPRAY_ENGINES[engine],
-        Topic.CGROUP: "containerd_use_systemd_cgroup and kubelet_cgroup_driver",
+        Topic.KUBELET_CGROUP: _KUBESPRAY_CGROUPS,
+        Topic.ENGINE_CGROUP: _KUBESPRAY_CGROUPS,
         Topic.KUBELET: "kubelet_config_extra_args",
         Topic.SOCKET: "container_manager and cri_socket",
     }.get(topic)
@@ -127,13 +130,14 @@ def _rancher(host: Host, topic: Topic) -> str | None:
     name = host.value.lower()
     options, restart = f"/etc/rancher/{name}/config.yaml", f"then restart {name}"
     folder = f"/var/lib/rancher/{name}/agent/etc/containerd"
-    if topic is Topic.KUBELET or topic is Topic.CGROUP:
+    if topic in (Topic.KUBELET, Topic.KUBELET_CGROUP):
         return f'write kubelet-arg: ["cgroup-driver=systemd"] into {options}, {restart}'
     if topic is Topic.SOCKET:
         return f"change container-runtime-endpoint in {options}, {restart}"
-    if topic is Topic.ENGINE:
+    if topic in (Topic.ENGINE, Topic.ENGINE_CGROUP):
+        what = "set SystemdCgroup = true for each runtime in" if topic is Topic.ENGINE_CGROUP else "change"
         return (
-            f"{host} makes its config.toml at each start: change {folder}/config-v3.toml.tmpl (config.toml.tmpl before "
+            f"{host} makes its config.toml at each start: {what} {folder}/config-v3.toml.tmpl (config.toml.tmpl before "
             f"containerd 2.0), or a drop-in in {folder}/config-v3.toml.d, {restart}"
         )
     return None

@@ -29,6 +29,8 @@ _USE_SYSTEMD = {
     EngineName.CONTAINERD: "write SystemdCgroup = true into the options of each of these runtimes",
     EngineName.CRIO: 'write cgroup_manager = "systemd" below [crio.runtime]',
 }
+_USE_ONE = "write the same SystemdCgroup into the options of all runtimes (true where systemd manages the node)"
+"""For a kubelet that takes the engine's driver, and ignores its own setting: only containerd has more than one."""
 
 
 def find(node: Node, engine: EngineRecord, live: Live | None, changed: Sequence[str]) -> Iterator[FileFault]:
@@ -97,9 +99,10 @@ def _other_cgroups(node: Node, engine: EngineRecord, live: Live) -> Iterator[Fil
         return
     names = live.cgroup_drivers.keys() & {*dict(engine.handlers), live.default or ""}
     wanted, whose = told.driver, f"the kubelet's cgroup driver is {told.driver} ({told.told_by})"
-    if any(live.cgroup_drivers[name] != wanted for name in names) and kubelet.asks_for_cgroup_driver(
+    asks = any(live.cgroup_drivers[name] != wanted for name in names) and kubelet.asks_for_cgroup_driver(
         node, told, engine.name, live.release
-    ):
+    )
+    if asks:
         wanted = live.cgroup_drivers.get(live.default or "", wanted)
         whose = f"the kubelet takes the cgroup driver of the default runtime {live.default}, {wanted}"
     others = sorted(name for name in names if live.cgroup_drivers[name] != wanted)
@@ -110,11 +113,12 @@ def _other_cgroups(node: Node, engine: EngineRecord, live: Live) -> Iterator[Fil
     mend_kubelet = (
         f"write cgroupDriver: systemd into {told.file or 'its --config file'}, then `systemctl restart kubelet`"
     )
-    mend_engine = f"{_USE_SYSTEMD[engine.name]}, then `systemctl restart {unit}` and `toolkit-installer refresh`"
+    change = _USE_SYSTEMD[engine.name] if by_systemd else _USE_ONE
+    mend_engine = f"{change}, then `systemctl restart {unit}` and `toolkit-installer refresh`"
     effect = "the kubelet's limits do not count for its containers" if by_systemd else "none of its containers starts"
     yield FileFault(
         f"{whose}, and that of {', '.join(others)} is {'cgroupfs' if by_systemd else 'systemd'}: {effect}",
-        mend_engine if by_systemd else mend_kubelet,
+        mend_engine if by_systemd or asks else mend_kubelet,
         stops=not by_systemd,
     )
 
