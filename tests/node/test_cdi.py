@@ -86,6 +86,16 @@ def test_the_specification_names_the_drivers_files_as_the_node_has_them_and_goes
     assert gpu.snapshot() == before
 
 
+def test_diagnose_sends_to_a_run_where_the_specification_is_broken(gpu: FakeNode) -> None:
+    install(gpu)
+    gpu.write(SPECIFICATION, "")
+    gpu.write("/run/cdi/theirs.yaml", "")
+    found = json.loads(do(gpu, "diagnose", "--json").output)["findings"]
+    remedies = {os.path.basename(each["path"]): each["remedy"] for each in found if each["illness"] == "unreadable-cdi"}
+    assert remedies[os.path.basename(SPECIFICATION)].startswith("`toolkit-installer refresh`")
+    assert f"`{TOOLKIT}/nvidia-ctk cdi generate" in remedies["theirs.yaml"]
+
+
 def test_where_device_nodes_are_elsewhere_only_they_are_named_from_there(gpu: FakeNode) -> None:
     gpu.place("/dev").mkdir()
     gpu.place("/dev/nvidia0").touch()

@@ -20,6 +20,7 @@ from toolkit_installer.lifecycle.diagnosis.form import (
     Finding,
     Illness,
     KubeletSeen,
+    ProgramSeen,
     ReadFile,
     Seen,
     SpecificationSeen,
@@ -409,6 +410,36 @@ def test_a_specification_that_names_missing_files_is_found(node: MadeNode) -> No
     found = node.only(Illness.CDI_WITHOUT_FILES)
     assert (found.path, found.line) == ("/etc/cdi/nvidia.yaml", 8)
     assert "/dev/other, /usr/lib/libcuda.so.1" in found.what
+
+
+CTK = "/usr/local/nvidia/toolkit/nvidia-ctk"
+
+
+@pytest.mark.parametrize("there, program", [(True, CTK), (False, "nvidia-ctk")])
+def test_remedies_run_the_nvidia_ctk_that_the_node_has(*, there: bool, program: str) -> None:
+    missing = SpecificationSeen("/etc/cdi/nvidia.yaml", SPECIFICATION.encode(), ((8, "/dev/other"),))
+    broken = SpecificationSeen("/etc/cdi/broken.yaml", b"")
+    seen = Seen(
+        unlinked=(("/dev/nvidia0", 195, 0),),
+        specifications=(missing, broken),
+        installed=True,
+        toolkit_folder=os.path.dirname(CTK),
+        programs={CTK: ProgramSeen(exists=there)},
+    )
+    links, *made = [each.remedy for each in findings.diagnose(seen)]
+    assert links.startswith(f"`{program} system create-dev-char-symlinks ")
+    assert f'RUN+="{CTK if there else "/usr/bin/nvidia-ctk"} system ' in links
+    assert len(made) == 2
+    assert all(f"`{program} cdi generate " in remedy for remedy in made)
+
+
+@pytest.mark.parametrize("os_release", ["", "ID=nixos"])
+def test_a_specification_of_this_program_is_made_again_by_refresh(os_release: str) -> None:
+    missing = SpecificationSeen("/var/run/cdi/a.yaml", SPECIFICATION.encode(), ((8, "/dev/other"),), managed=True)
+    broken = SpecificationSeen("/var/run/cdi/b.yaml", b"", managed=True)
+    remedies = [each.remedy for each in findings.diagnose(Seen(specifications=(missing, broken), os_release=os_release))]
+    assert len(remedies) == 2
+    assert all(each.startswith("`toolkit-installer refresh`") for each in remedies)
 
 
 @pytest.mark.parametrize("indent", [None, 2])

@@ -25,7 +25,7 @@ from toolkit_installer.lifecycle.diagnosis import hosts, specification
 from toolkit_installer.lifecycle.diagnosis.form import EngineSeen, Finding, Illness, Seen, SpecificationSeen
 from toolkit_installer.lifecycle.diagnosis.hosts import Topic
 from toolkit_installer.settings import EngineName
-from toolkit_installer.toolkit.payload import RUNTIMES
+from toolkit_installer.toolkit.payload import CTK, RUNTIMES
 
 _SHIMS: Final = "io.containerd."
 """How dockerd's names for containerd's shims begin, which it lists beside the runtimes."""
@@ -383,10 +383,11 @@ def _devices(seen: Seen) -> Iterator[Finding]:
     names = ", ".join(path for path, _, _ in seen.unlinked)
     first, major, minor = seen.unlinked[0]
     engine = seen.engines[0] if seen.engines else None
+    program, words = _ctk(seen), "system create-dev-char-symlinks --create-all"
+    in_rule = program if posixpath.isabs(program) else f"/usr/bin/{program}"  # udev has no PATH
     hint = (
-        "`nvidia-ctk system create-dev-char-symlinks --create-all`, and as a udev rule for each boot: "
-        'ACTION=="add", DEVPATH=="/bus/pci/drivers/nvidia", RUN+="/usr/bin/nvidia-ctk system create-dev-char-symlinks '
-        '--create-all"'
+        f"`{program} {words}`, and as a udev rule for each boot: "
+        f'ACTION=="add", DEVPATH=="/bus/pci/drivers/nvidia", RUN+="{in_rule} {words}"'
     )
     yield Finding(
         Illness.NO_DEV_CHAR,
@@ -422,20 +423,14 @@ def _specifications(seen: Seen) -> Iterator[Finding]:
             names = ", ".join(dict.fromkeys(path for _, path in file.missing))
             what = f"names {len(file.missing)} files or devices that are not on the node: {names}"
             causes = "each container that asks for its devices fails"
-            hint = f"make it again: `nvidia-ctk cdi generate --output {file.path}`; or remove it"
-            engine = seen.engines[0] if seen.engines else None
-            yield Finding(
-                Illness.CDI_WITHOUT_FILES, file.path, line, what, causes, _remedy(seen, engine, Topic.CDI, hint)
-            )
+            yield Finding(Illness.CDI_WITHOUT_FILES, file.path, line, what, causes, _made_again(seen, file))
 
 
 def _unreadable(seen: Seen, file: SpecificationSeen) -> Iterator[Finding]:
     causes = "the devices in it do not exist for the engine: containers that ask for them fail"
     if (broken := specification.fault_of_form(file.path, file.content)) is not None:
         line, why = broken
-        hint = f"make it again: `nvidia-ctk cdi generate --output {file.path}`; or remove it"
-        engine = seen.engines[0] if seen.engines else None
-        yield Finding(Illness.UNREADABLE_CDI, file.path, line, why, causes, _remedy(seen, engine, Topic.CDI, hint))
+        yield Finding(Illness.UNREADABLE_CDI, file.path, line, why, causes, _made_again(seen, file))
         return
     for engine in seen.engines:
         needed, newest = cdi.version_of(file.content), cdi.newest(engine.name, engine.version)
@@ -455,6 +450,20 @@ def _unreadable(seen: Seen, file: SpecificationSeen) -> Iterator[Finding]:
         line = _line_of(file.content, rb"cdiVersion")
         remedy = _remedy(seen, engine, Topic.ENGINE, hint)
         yield Finding(Illness.UNREADABLE_CDI, file.path, line, why, causes, remedy)
+
+
+def _made_again(seen: Seen, file: SpecificationSeen) -> str:
+    """Return the remedy for a specification that no engine can use."""
+    if file.managed:
+        return "`toolkit-installer refresh` makes it again, or `toolkit-installer run` where no run waits"
+    hint = f"make it again: `{_ctk(seen)} cdi generate --output {file.path}`; or remove it"
+    return _remedy(seen, next(iter(seen.engines), None), Topic.CDI, hint)
+
+
+def _ctk(seen: Seen) -> str:
+    """Return NVIDIA's tool as a command can name it: that of the toolkit's folder is in no PATH."""
+    path = f"{seen.toolkit_folder}/{CTK}"
+    return path if _exists(seen, path) else CTK
 
 
 def _cdi_switch(engine: EngineSeen) -> str:

@@ -156,6 +156,8 @@ class SpecificationSeen(msgspec.Struct, frozen=True):
     path: str
     content: bytes
     missing: tuple[tuple[int, str], ...] = ()
+    managed: bool = False
+    """This program wrote it."""
 
 
 class DriverSeen(msgspec.Struct, frozen=True):

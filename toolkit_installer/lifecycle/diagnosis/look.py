@@ -144,7 +144,7 @@ class _Looking:
             crictl=self._crictl(),
             unlinked=tuple(self._unlinked()) if self._sees_node else (),
             driver=self._driver(folder) if self._sees_node else None,
-            specifications=tuple(self._specifications(engines)) if self._sees_node else (),
+            specifications=tuple(self._specifications(engines, receipt)) if self._sees_node else (),
             os_release=self._text("/etc/os-release") or self._text("/usr/lib/os-release"),
             signs=frozenset(path for path in hosts.SIGNS if self._is_there(path)),
         )
@@ -431,7 +431,9 @@ class _Looking:
         ]
         return DriverSeen(root, said_by, tuple(missing))
 
-    def _specifications(self, engines: Sequence[EngineSeen]) -> Iterator[SpecificationSeen]:
+    def _specifications(self, engines: Sequence[EngineSeen], receipt: Receipt | None) -> Iterator[SpecificationSeen]:
+        paths = [file.path for file in receipt.specifications] if receipt is not None else []
+        managed = {self._tried(path, path, self._whole.canonical, path) for path in paths}
         folders = [*_CDI_FOLDERS, *(folder for each in engines for folder in each.cdi_folders or ())]
         known = set()
         for folder in folders:
@@ -443,7 +445,7 @@ class _Looking:
                     known.add(place)
                     named = (each for each in specification.paths_in(content) if shown.is_harmless(each[1]))
                     missing = tuple(each for each in named if not self._is_there(each[1]))
-                    yield SpecificationSeen(path, content, missing)
+                    yield SpecificationSeen(path, content, missing, managed=place in managed)
 
     # --- reading ---
 
