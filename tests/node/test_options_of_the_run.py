@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
+import subprocess
 import tarfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -65,6 +69,46 @@ def test_an_option_that_is_the_same_is_no_difference(node: FakeNode, waiting: Ru
     assert code == 4, output
     assert DIFFERS not in output
     assert waiting.process.poll() is None
+
+
+@pytest.mark.parametrize("runtime", ["docker", "auto"])
+def test_nothing_about_an_engine_is_taken_for_another_one(node: FakeNode, runtime: str) -> None:
+    of_docker = ("--set-as-default=false", "--restart-mode=none")
+    if runtime == "auto":
+        node.place(CONFIG_TOML).unlink()
+    else:
+        of_docker += ("--config", DAEMON_JSON, "--socket", "/run/docker.sock")
+    run = node.waiting("--runtime", runtime, *of_docker)
+    node.write(CONFIG_TOML, CONTAINERD, 0o600)
+    try:
+        code, output = ended(node, "plan", "--runtime", "containerd")
+    finally:
+        run.close()
+    assert code == 4, output
+    assert f"option=--runtime given=containerd waiting={runtime}" in output
+    assert "--toolkit-source-root=" in output
+    for option in ("--config=", "--socket=", "--restart-mode=", "--set-as-default="):
+        assert option not in output
+    assert f"+++ {CONFIG_TOML}" in output
+
+
+def test_nvidias_own_program_gives_no_options(node: FakeNode, tmp_path: Path) -> None:
+    program, pid_file = tmp_path / "nvidia-toolkit", node.place("/run/nvidia/toolkit.pid")
+    shutil.copy("/usr/bin/flock", program)
+    pid_file.parent.mkdir(parents=True, exist_ok=True)
+    pid_file.touch(0o600)
+    words = [str(program), str(pid_file), "/bin/sh", "-c", "sleep 600; :", "--runtime=containerd"]
+    with subprocess.Popen(words, start_new_session=True) as theirs:
+        try:
+            pid_file.write_text(f"{theirs.pid}\n")
+            while subprocess.run(["/usr/bin/flock", "-n", str(pid_file), "true"], check=False).returncode == 0:
+                time.sleep(0.01)
+            code, output = ended(node, "plan", "--toolkit-source-root", str(node.payload))
+        finally:
+            os.killpg(theirs.pid, signal.SIGKILL)
+    assert code == 4, output
+    assert "another installer, nvidia-toolkit" in output
+    assert TAKEN not in output
 
 
 def test_a_run_at_work_is_asked_as_well(node: FakeNode, waiting: Run) -> None:

@@ -16,7 +16,7 @@ from toolkit_installer import log
 from toolkit_installer.cli.options import argv
 from toolkit_installer.cli.options.argv import Given
 from toolkit_installer.cli.options.build import DESTINATION
-from toolkit_installer.cli.options.model import Group, Kind
+from toolkit_installer.cli.options.model import Group, Kind, Step
 from toolkit_installer.cli.options.place import place
 from toolkit_installer.cli.options.resolve import Answer, Sources
 from toolkit_installer.cli.options.table import BY_NAME, OPTIONS
@@ -79,7 +79,8 @@ def complete(
     except (InstallerError, OSError):
         return given
     if run is not None:
-        return _of_run(given, environment, run, own.by_name, wanted, where.node_root)
+        engines = tuple(str(record.name) for record in receipt.asked()) if receipt is not None else ()
+        return _of_run(given, environment, run, own.by_name, wanted, where.node_root, engines)
     is_told = any(own.given(name) for name in BY_NAME if name not in _NOT_TAKEN | {_PAYLOAD} and _is_of_the_node(name))
     if receipt is None or is_told:
         return given
@@ -99,8 +100,9 @@ def _of_run(
     own: Mapping[str, Answer],
     wanted: Iterable[str],
     node_root: str | None,
+    engines: tuple[str, ...],
 ) -> dict[str, Sequence[str]]:
-    """Return the caller's options, completed by those of the run."""
+    """Return the caller's options, completed by those of the run; `engines` are those of the receipt."""
     try:
         sources = Sources(run.values, run.environment, run.program)
         words = sources.answer(BY_NAME["runtime"]).value
@@ -109,6 +111,11 @@ def _of_run(
     except UsageError:
         return given  # another release, which takes other words
     taken: dict[str, Sequence[str]] = {}
+    runtime = own["runtime"]
+    configured = engines if words == (AUTO,) else words
+    if _is_the_callers("runtime", runtime, given, environment, run) and runtime.value not in (configured, (AUTO,)):
+        # the run's file, socket and handlers are those of another engine
+        wanted = [name for name in wanted if name != "method" and BY_NAME[name].step is not Step.RUNTIME]
     for name in wanted:
         answer = _seen_here(name, theirs[name], run, node_root)
         if answer is None:
@@ -178,7 +185,7 @@ def _waiting(node: Node, paths: Iterable[str]) -> _Run | None:
     for path in dict.fromkeys(paths):
         pid = locks.holder(node.files, path)
         process = processes.inspect_process(pid) if pid is not None else None
-        if process is None or not request.is_installer(node, path, process):
+        if process is None or not request.is_python(process) or not request.is_installer(node, path, process):
             continue
         saved = waiting_state.of_instance(process.pid)
         words = saved.command if saved is not None and saved.command else process.arguments

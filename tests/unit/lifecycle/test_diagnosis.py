@@ -437,7 +437,9 @@ def test_remedies_run_the_nvidia_ctk_that_the_node_has(*, there: bool, program: 
 def test_a_specification_of_this_program_is_made_again_by_refresh(os_release: str) -> None:
     missing = SpecificationSeen("/var/run/cdi/a.yaml", SPECIFICATION.encode(), ((8, "/dev/other"),), managed=True)
     broken = SpecificationSeen("/var/run/cdi/b.yaml", b"", managed=True)
-    remedies = [each.remedy for each in findings.diagnose(Seen(specifications=(missing, broken), os_release=os_release))]
+    remedies = [
+        each.remedy for each in findings.diagnose(Seen(specifications=(missing, broken), os_release=os_release))
+    ]
     assert len(remedies) == 2
     assert all(each.startswith("`toolkit-installer refresh`") for each in remedies)
 

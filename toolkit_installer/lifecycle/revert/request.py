@@ -81,14 +81,18 @@ def _ask(node: Node, store: ReceiptStore, path: str, pid: int, *, keep_toolkit: 
     return True
 
 
+def is_python(process: Process) -> bool:
+    """Tell whether a Python interpreter executes the process, as this program: NVIDIA's is a binary of that name."""
+    return posixpath.basename(process.executable).startswith(_INTERPRETER)
+
+
 def is_installer(node: Node, path: str, process: Process) -> bool:
     """Tell whether root's process that holds the lock is an installer: by what it executes, and its PID in the file.
 
     One that has the lock and has not written its PID yet is told by what it was started as. Its other arguments prove
     nothing: any program of root's may be called with words like ours.
     """
-    name = posixpath.basename(process.executable)
-    if name not in _PROGRAMS and not name.startswith(_INTERPRETER):
+    if posixpath.basename(process.executable) not in _PROGRAMS and not is_python(process):
         return False
     started_as = next((word for word in process.arguments[1:] if not word.startswith("-")), "")
     ours = posixpath.basename(started_as) in _PROGRAMS or f"/{_PACKAGE}/" in started_as or started_as == _PACKAGE
