@@ -17,6 +17,12 @@ _READ_LINES = 400
 _NO_TROUBLE = r"\blevel=(info|debug|trace)\b|^(Starting|Started|Stopping|Stopped) |: Deactivated successfully"
 """Log lines without trouble: the engines' harmless levels, and systemd's own progress."""
 
+_OWN_LINES = ("_TRANSPORT=stdout", "+", "_PID=1", "+", "SYSLOG_IDENTIFIER=systemd-coredump")
+"""journalctl's matches for what a unit's programs print, and what systemd says of the unit.
+
+dockerd itself writes the lines of containers with the log drivers journald and syslog, under its own unit.
+"""
+
 
 class Services:
     """The node's systemd."""
@@ -120,20 +126,20 @@ class Services:
             return []
         command = [journalctl, f"--unit={unit}", f"--since={since}", f"--lines={_READ_LINES}"]
         try:
-            shown = self.programs.run([*command, "--output=cat", "--no-pager", "--quiet"], seconds=10)
+            shown = self.programs.run([*command, "--output=cat", "--no-pager", "--quiet", *_OWN_LINES], seconds=10)
         except ProgramError as error:
             return [f"({error})"]
         lines = [line for line in shown.output.decode(errors="replace").split("\n") if line.strip()]
         return ([line for line in lines if not re.search(_NO_TROUBLE, line)] or lines)[-count:]
 
     def log(self, unit: str, lines: int) -> str | None:
-        """Return the last lines of a unit's log, each with its time; None where there are none, or no journal."""
+        """Return the last lines of a unit's own log, each with its time; None where there are none, or no journal."""
         journalctl = self.programs.find_program("journalctl")
         if journalctl is None:
             return None
         command = [journalctl, f"--unit={unit}", f"--lines={lines}", "--output=short-iso", "--no-pager", "--quiet"]
         try:
-            shown = self.programs.run(command, seconds=10)
+            shown = self.programs.run([*command, *_OWN_LINES], seconds=10)
         except ProgramError as error:
             return f"({error})\n"
         return shown.output.decode(errors="backslashreplace") or None

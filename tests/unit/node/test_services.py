@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import lzma
+import shutil
 import signal
 from pathlib import Path
 
@@ -13,6 +15,8 @@ from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.programs import ProgramError, Programs
 from toolkit_installer.node.services import Services
 from toolkit_installer.node.signals import Stopped
+
+JOURNALS = Path(__file__).parents[2] / "data" / "journal"
 
 
 class Scripts(Programs):
@@ -95,6 +99,37 @@ def test_of_a_units_log_the_lines_that_tell_of_trouble_are_told_and_not_the_last
 def test_a_units_log_without_trouble_is_told_all_the_same(scripts: Scripts, services: Services) -> None:
     scripts.script("journalctl", "seq -f 'level=info %g' 1 20")
     assert services.last_words("docker.service", 0) == " | ".join(f"level=info {number}" for number in range(13, 21))
+
+
+@pytest.fixture
+def journal(scripts: Scripts, tmp_path: Path) -> str:
+    """Make the node's journalctl the real one, with a journal that systemd-journal-remote made of docker.export.
+
+    docker's unit has lines of its own, of systemd and of systemd-coredump, and lines of containers by the log drivers
+    journald and syslog.
+    """
+    program = shutil.which("journalctl")
+    if program is None:
+        pytest.skip("no journalctl here")
+    (tmp_path / "docker.journal").write_bytes(lzma.decompress((JOURNALS / "docker.journal.xz").read_bytes()))
+    scripts.script("journalctl", f'exec {program} --file={tmp_path}/docker.journal "$@"')
+    return program
+
+
+@pytest.mark.usefixtures("journal")
+def test_lines_of_containers_are_no_words_of_their_engine(services: Services) -> None:
+    assert (JOURNALS / "docker.export").read_text().count("ContainerSecret") == 3
+    own = [
+        'level=error msg="own words"',
+        "docker.service: Main process exited, code=exited, status=1/FAILURE",
+        "Process 77 (dockerd) of user 0 dumped core.",
+    ]
+    assert services.trouble("docker.service", "@0", 20) == own
+    assert services.last_words("docker.service", 0) == " | ".join(own)
+    assert services.trouble("docker.service", "@0", 1) == own[-1:]
+    log = services.log("docker.service", 2)
+    assert log is not None
+    assert [line.split(": ", 1)[1] for line in log.splitlines()] == own[-2:]
 
 
 def test_daemon_reload_is_never_asked_for(scripts: Scripts, services: Services) -> None:
