@@ -73,7 +73,7 @@ def test_an_option_that_is_the_same_is_no_difference(node: FakeNode, waiting: Ru
 
 @pytest.mark.parametrize("runtime", ["docker", "auto"])
 def test_nothing_about_an_engine_is_taken_for_another_one(node: FakeNode, runtime: str) -> None:
-    of_docker = ("--set-as-default=false", "--restart-mode=none")
+    of_docker: tuple[str, ...] = ("--set-as-default=false", "--restart-mode=none")
     if runtime == "auto":
         node.place(CONFIG_TOML).unlink()
     else:
