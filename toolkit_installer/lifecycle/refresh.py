@@ -44,7 +44,7 @@ def refresh(node: Node, paths: Iterable[str], seconds: float, *, installed: bool
     except ProcessLookupError as error:
         raise _ended(pid, path) from error
     except OSError as error:
-        raise NodeError.of(error, f"/proc/{pid}", "open the process") from error
+        raise NodeError.of(error, path, "open the process that holds it") from error
     try:
         # the descriptor pins the PID: it is no other process's from here on
         asked = clock.now()
@@ -98,7 +98,7 @@ def _request(node: Node, path: str, pid: int, pidfd: int, deadline: float) -> fl
             except ProcessLookupError as error:
                 raise _ended(pid, path) from error
             except OSError as error:
-                raise NodeError.of(error, f"/proc/{pid}", "send it SIGHUP") from error
+                raise NodeError.of(error, path, "send SIGHUP to the process that holds it") from error
             return requested
         if trust.standing(pid) is trust.Standing.UNSEEN:
             raise AlreadyRunningError(
