@@ -43,6 +43,11 @@ Every test of a sweep has at least one. Those that have no IDs are tried.
 
 RARE: Mapping[str, Sequence[str]] = {
     "tests/node/test_every_error.py": ("EPERM-*", "EROFS-*"),
+    "tests/node/test_every_instant.py": tuple(
+        f"{made}-{half} *"
+        for made in ("docker-down-without-file", "containerd-down-in-place")
+        for half in ("before", "after", "amid")
+    ),
     "tests/node/test_method_kills.py": (
         *("containerd-with-cdi-off-*", "docker-*-after the engine*", "docker-*-before the receipt*"),
     ),
