@@ -105,7 +105,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if not (config.getoption("quick") or rest or rare) or config.args_source is pytest.Config.ArgsSource.ARGS:
         return
     if rare:
-        left_out = [item for item in items if not quick.is_rare(item)]
+        chosen_ones = {item.nodeid for item in quick.rare(items)}
+        left_out = [item for item in items if item.nodeid not in chosen_ones]
     else:
         left_out = quick.rest(items) if rest else quick.exhaustive(items)
     if wrong := quick.wrong_with(items):

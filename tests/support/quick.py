@@ -42,10 +42,10 @@ Every test of a sweep has at least one. Those that have no IDs are tried.
 """
 
 RARE: Mapping[str, Sequence[str]] = {
-    "tests/node/test_every_error.py": ("EPERM-*", "EROFS-*"),
+    "tests/node/test_every_error.py": ("EACCES-*", "EPERM-*", "EROFS-*"),
     "tests/node/test_every_instant.py": tuple(
         f"{made}-{half} *"
-        for made in ("docker-down-without-file", "containerd-down-in-place")
+        for made in ("docker-down-without-file", "docker-down-with-cdi", "containerd-down-in-place")
         for half in ("before", "after", "amid")
     ),
     "tests/node/test_method_kills.py": (
@@ -54,6 +54,14 @@ RARE: Mapping[str, Sequence[str]] = {
     "tests/node/test_method_nri_kills.py": ("from-handlers", "to-handlers"),
 }
 """Cells that `make test-all ARGS=--rest` leaves out as well: others are like them. `make compatibility` tries them."""
+
+HALVED: Sequence[str] = (
+    *(f"tests/node/test_{name}.py" for name in ("bad_input", "capture", "cdi", "cleanup_auto", "corpus", "detect")),
+    *(f"tests/node/test_{name}.py" for name in ("distributions", "drift", "hanging", "hostile_node", "order")),
+    *(f"tests/node/test_{name}.py" for name in ("soundness", "still_named", "waking")),
+    "tests/unit/test_chart_values.py",
+)
+"""Files with many tests of a kind: of what `make test` leaves of them, every second one is as rare."""
 
 STEP = 8
 """Of all others the first test is tried, and every so many after it."""
@@ -90,10 +98,17 @@ def exhaustive(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     return left_out
 
 
-def is_rare(item: pytest.Item) -> bool:
-    """Tell whether `make compatibility` tries a test, or `make test-all` that names nothing, and nobody else."""
-    cell = _cell(item)
-    return cell is not None and any(_matching([cell], pattern) for pattern in RARE.get(_file(item), ()))
+def rare(items: Sequence[pytest.Item]) -> list[pytest.Item]:
+    """Return the tests that `make compatibility` tries, or `make test-all` that names nothing, and nobody else."""
+    numbers: Counter[str] = Counter()
+    found = []
+    for item in exhaustive(items):
+        file, cell = _file(item), _cell(item)
+        numbers[file] += 1
+        halved = file in HALVED and numbers[file] % 2 == 0
+        if halved or (cell is not None and any(_matching([cell], each) for each in RARE.get(file, ()))):
+            found.append(item)
+    return found
 
 
 def whole(items: Sequence[pytest.Item]) -> list[pytest.Item]:
@@ -104,8 +119,8 @@ def whole(items: Sequence[pytest.Item]) -> list[pytest.Item]:
 
 def rest(items: Sequence[pytest.Item]) -> list[pytest.Item]:
     """Return the tests to leave out where only the rest is asked for that `make test` leaves."""
-    done = {item.nodeid for item in whole(items)}
-    return [item for item in items if item.nodeid in done or is_rare(item)]
+    left_out = {item.nodeid for item in (*whole(items), *rare(items))}
+    return [item for item in items if item.nodeid in left_out]
 
 
 class Few(Protocol):
@@ -141,7 +156,7 @@ def limit(item: pytest.Item) -> None:
 def wrong_with(items: Sequence[pytest.Item]) -> list[str]:
     """Return in words what is wrong with the tables above, in the light of all tests."""
     files = {_file(item) for item in items}
-    wrong = [f"there is no {file}" for file in (*SWEEPS, *STEPS, *RARE) if file not in files]
+    wrong = [f"there is no {file}" for file in (*SWEEPS, *STEPS, *RARE, *HALVED) if file not in files]
     for file, patterns in RARE.items():
         cells = [cell for item in items if _file(item) == file and (cell := _cell(item)) is not None]
         wrong += [f"{file} has no {pattern!r}" for pattern in patterns if not _matching(cells, pattern)]

@@ -27,6 +27,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quick, "SWEEPS", {SWEEP: ("docker-*",)})
     monkeypatch.setattr(quick, "STEPS", {"tests/node/test_long.py": 3, "tests/unit/test_long.py": 4})
     monkeypatch.setattr(quick, "RARE", {SWEEP: ("*-rare",)})
+    monkeypatch.setattr(quick, "HALVED", ("tests/node/test_many.py",))
     monkeypatch.setattr(quick, "STEP", 2)
 
 
@@ -70,7 +71,10 @@ def test_the_rest_has_all_that_is_left_but_the_rare_cells() -> None:
     cells = [item(f"{SWEEP}::test_it[{cell}]") for cell in ("docker-run", "containerd-run", "containerd-rare")]
     left = quick.rest(cells)
     assert [each for each in cells if each not in left] == cells[1:2]
-    assert [each for each in cells if quick.is_rare(each)] == cells[2:]
+    assert quick.rare(cells) == cells[2:]
+    many = [item(f"tests/node/test_many.py::test_it[{number}]") for number in range(8)]
+    assert quick.rare(many) == [many[3], many[7]]
+    assert [each for each in many if each not in quick.rest(many)] == [many[1], many[5]]
 
 
 @pytest.mark.parametrize(
@@ -99,9 +103,10 @@ def test_a_table_that_does_not_fit_the_tests_is_found() -> None:
         item(f"{SWEEP}::test_it[docker-rare]"),
         item("tests/node/test_long.py::test_it"),
         item("tests/unit/test_long.py::test_it"),
+        item("tests/node/test_many.py::test_it"),
     ]
     assert quick.wrong_with(fitting) == []
-    assert quick.wrong_with(fitting[:3]) == ["there is no tests/unit/test_long.py"]
+    assert quick.wrong_with([*fitting[:3], fitting[4]]) == ["there is no tests/unit/test_long.py"]
     other = item(f"{SWEEP}::test_it[crio-run]")
     assert quick.wrong_with([other, *fitting[2:]]) == [
         f"{SWEEP} has no '*-rare'",
