@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, SCRIPTS, FakeNode
 
 GONE = """{
@@ -62,3 +64,16 @@ def test_a_replay_counts_the_illnesses_of_a_capture(
     _, summary = told("replay", "--json", str(tmp_path))
     (illness,) = json.loads(summary)["illnesses"]
     assert (illness["illness"], len(illness["nodes"]), illness["findings"]) == ("leftover", 2, 2)
+
+
+@pytest.mark.parametrize("driver, count", [("cgroupfs", 1), ("systemd", 0), (None, 0)])
+def test_the_cgroup_driver_that_a_live_dockerd_reports_is_compared(
+    node: FakeNode, driver: str | None, count: int
+) -> None:
+    node.write(DAEMON_JSON, "{}\n")
+    node.write("/var/lib/kubelet/config.yaml", f"cgroupDriver: systemd\ncontainerRuntimeEndpoint: unix://{SOCKET}\n")
+    says = {} if driver is None else {"CgroupDriver": driver}
+    with contextlib.closing(FakeDockerd(node, **says)):
+        _, text = told("diagnose", "--json", "--node-root", str(node.root), "--socket", SOCKET, "--runtime", "docker")
+    found = [each["what"] for each in json.loads(text)["findings"] if each["illness"] == "cgroup-driver"]
+    assert len(found) == count, found

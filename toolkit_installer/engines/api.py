@@ -380,10 +380,6 @@ class Adapter(Protocol[_Found]):
         """Return the cgroup driver of these files, None where they name none. Pure. Raises ConfigurationError."""
         return None
 
-    def reported_cgroup_driver(self, node: Node, socket: str) -> str | None:  # noqa: ARG002  # docker reports it
-        """Return the cgroup driver that the running engine reports, None where it reports none."""
-        return None
-
     def stranded(
         self,
         node: Node,  # noqa: ARG002  # what CRI-O needs

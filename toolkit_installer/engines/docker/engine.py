@@ -44,7 +44,6 @@ ROLE = "daemon.json"
 _GREETING = b"GET /_ping HTTP/1.0\r\nHost: docker\r\n\r\n"
 _VALUE = "value"
 _CONFIG_FLAG = "--config-file"
-_ASK_SECONDS = 5.0
 
 
 class Docker(Adapter[Inspection]):
@@ -116,14 +115,6 @@ class Docker(Adapter[Inspection]):
     def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:  # noqa: ARG002
         """Return the cgroup driver that daemon.json names. Raises ConfigurationError."""
         return docker_config.cgroup_driver(files)
-
-    def reported_cgroup_driver(self, node: Node, socket: str) -> str | None:
-        """Return the cgroup driver that dockerd reports, None where it does not answer."""
-        try:
-            said = client.info(node.root, socket, _ASK_SECONDS).get("CgroupSetting")
-        except NoAnswerError:
-            return None
-        return said if isinstance(said, str) else None
 
     def recognised(self, inspection: Inspection, toolkit_folder: str) -> Mapping[str, ownership_of.Ownership]:
         """Return what is ours in daemon.json though no receipt says so. Raises ConfigurationError."""
@@ -214,6 +205,7 @@ class Docker(Adapter[Inspection]):
             name: _told_as(str, entry.get("path")) for name, entry in runtimes.items() if isinstance(entry, dict)
         }
         folders = _told_as(list, info.get("CDISpecDirs")) or []
+        driver = _told_as(str, info.get("CgroupDriver"))
         return DockerLive(
             version=str(info.get("ServerVersion", "")),
             handlers=handlers,
@@ -223,7 +215,7 @@ class Docker(Adapter[Inspection]):
             running=_told_as(int, info.get("ContainersRunning")),
             cdi=bool(folders),
             cdi_folders=tuple(map(str, folders)),
-            cgroup_drivers=dict.fromkeys(handlers, _told_as(str, info.get("CgroupDriver")) or ""),
+            cgroup_drivers=dict.fromkeys(handlers, driver) if driver else {},
             rootless="name=rootless" in (_told_as(list, info.get("SecurityOptions")) or ()),
             system=str(info.get("OperatingSystem", "")),
         )

@@ -194,7 +194,6 @@ class _Looking:
         placed = inspection.placed if isinstance(inspection, ContainerdInspection) else None
         files, besides, troubles = self._files(target, inspection, usual)
         version = inspection.binary_version if isinstance(inspection, ContainerdInspection) else ""
-        driver = adapter_of(target.name).reported_cgroup_driver(node, inspection.socket) if live is not None else None
         return EngineSeen(
             name=target.name,
             distribution=row.name,
@@ -206,7 +205,7 @@ class _Looking:
             handlers=dict(live.handlers) if live is not None else {},
             default=live.default if live is not None else None,
             cdi_folders=live.cdi_folders if live is not None else None,
-            cgroup_driver=driver,
+            cgroup_driver=live.cgroup_drivers.get(live.default or "") if live is not None else None,
             troubles=(*troubles, *self._checked(target, inspection, usual)),
         )
 
