@@ -380,6 +380,14 @@ class Adapter(Protocol[_Found]):
         """Return the cgroup driver of these files, None where they name none. Pure. Raises ConfigurationError."""
         return None
 
+    def cgroup_switch(self, driver: str) -> str:
+        """Return in words the edit that makes the engine use a cgroup driver, `systemd` or `cgroupfs`. Pure."""
+        return f"make {self.name} use the cgroup driver {driver}"
+
+    def cdi_switch(self) -> str:
+        """Return in words the edit that switches CDI on in the engine. Pure."""
+        return f"switch CDI on in {self.name}"
+
     def stranded(
         self,
         node: Node,  # noqa: ARG002  # what CRI-O needs

@@ -303,6 +303,14 @@ class Containerd(Adapter[ContainerdInspection]):
             return None
         return CgroupSetting("systemd" if default.systemd else "cgroupfs", default.path, default.line)
 
+    def cgroup_switch(self, driver: str) -> str:
+        """Return what makes containerd use a cgroup driver: each runtime has its own."""
+        return f"write SystemdCgroup = {str(driver == 'systemd').lower()} into the options of each runtime"
+
+    def cdi_switch(self) -> str:
+        """Return what switches CDI on in containerd's CRI."""
+        return "write enable_cdi = true into the CRI plugin's table"
+
     def still_serving(self, node: Node, live: Live, toolkit_folder: str) -> str:  # noqa: ARG002  # the process's own files
         """Return which file keeps handlers of ours served after a restart; "" for none, and on a distribution."""
         process = live.process

@@ -81,6 +81,14 @@ class Crio(Adapter[CrioInspection]):
         """Return CRI-O's cgroup manager. Raises ConfigurationError."""
         return crio_config.cgroup_driver(files)
 
+    def cgroup_switch(self, driver: str) -> str:
+        """Return what makes CRI-O use a cgroup driver."""
+        return f'write cgroup_manager = "{driver}" below [crio.runtime]'
+
+    def cdi_switch(self) -> str:
+        """Return what makes CRI-O look for CDI specifications."""
+        return 'write cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"] below [crio.runtime]'
+
     def has_role(self, role: str) -> bool:
         """Tell whether CRI-O has a file of that role."""
         known = (crio_desired.ROOT_ROLE, crio_desired.DROP_IN_ROLE, crio_desired.HOOK_ROLE)

@@ -140,16 +140,11 @@ def cgroup_driver(node: Node) -> CgroupDriver | None:
     for process in of_node(node):
         if process.name != _KUBELET or process.hidden:
             continue
-        config = flag_value(process.arguments, "--config")
-        config_dir = flag_value(process.arguments, "--config-dir")
-        dropped = _listed(process, config_dir, ".conf") if config_dir is not None else []
-        found = _kubelet_of(node, process)
-        if flag := flag_value(process.arguments, "--cgroup-driver"):
-            return CgroupDriver(found, flag, "by --cgroup-driver", config)
-        for path in (*reversed(dropped), config):
-            if path is not None and (told := value_in(_text(process, path), "cgroupDriver")):
-                return CgroupDriver(found, told, f"in {path}", config)
-        return CgroupDriver(found, "cgroupfs", "which is its default", config)
+        found, config = _kubelet_of(node, process), flag_value(process.arguments, "--config")
+        told = cgroup_setting(found)
+        if told is None:
+            return CgroupDriver(found, "cgroupfs", "which is its default", config)
+        return CgroupDriver(found, told.name, f"{'by' if told.path.startswith('--') else 'in'} {told.path}", config)
     return None
 
 

@@ -116,6 +116,14 @@ class Docker(Adapter[Inspection]):
         """Return the cgroup driver that daemon.json names. Raises ConfigurationError."""
         return docker_config.cgroup_driver(files)
 
+    def cgroup_switch(self, driver: str) -> str:
+        """Return what makes dockerd use a cgroup driver."""
+        return f'write "exec-opts": ["native.cgroupdriver={driver}"] into daemon.json'
+
+    def cdi_switch(self) -> str:
+        """Return what switches CDI on in dockerd."""
+        return 'write "features": {"cdi": true} into daemon.json'
+
     def recognised(self, inspection: Inspection, toolkit_folder: str) -> Mapping[str, ownership_of.Ownership]:
         """Return what is ours in daemon.json though no receipt says so. Raises ConfigurationError."""
         file = inspection.file(ROLE)

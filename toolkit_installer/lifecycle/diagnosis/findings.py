@@ -329,7 +329,7 @@ def _cgroups(seen: Seen) -> Iterator[Finding]:
                 "pods fail, or the node becomes unstable under load; only a kubelet from 1.31 on with containerd from "
                 "2.0 on or CRI-O from 1.28 on takes over the engine's driver"
             )
-            hint = f"{_switch(engine, str(told.cgroup_driver))}, and restart {engine.name}"
+            hint = f"{adapter_of(engine.name).cgroup_switch(str(told.cgroup_driver))}, and restart {engine.name}"
             # who declares both changes the one that is not systemd's
             topic = Topic.ENGINE_CGROUP if told.cgroup_driver == SYSTEMD else Topic.KUBELET_CGROUP
             remedy = _remedy(seen, engine, topic, hint)
@@ -362,14 +362,6 @@ def _driver_of(engine: EngineSeen) -> CgroupSetting | None:
         return found if found is None or found.name in DRIVERS else None
     path = engine.files[0].path if engine.files else engine.socket
     return msgspec.structs.replace(found or CgroupSetting("", path), name=engine.cgroup_driver)
-
-
-def _switch(engine: EngineSeen, driver: str) -> str:
-    if engine.name is EngineName.DOCKER:
-        return f'write "exec-opts": ["native.cgroupdriver={driver}"] into daemon.json'
-    if engine.name is EngineName.CRIO:
-        return f'write cgroup_manager = "{driver}" into [crio.runtime]'
-    return f"set SystemdCgroup = {str(driver == SYSTEMD).lower()} in the options of each runtime"
 
 
 # --- the driver, its devices and CDI ---
@@ -441,7 +433,10 @@ def _unreadable(seen: Seen, file: SpecificationSeen) -> Iterator[Finding]:
             why = f"is of version {needed[0]}.{needed[1]}.0, and {engine.name} {engine.version} reads {reads}"
             hint = f"update {engine.name}, or use the handler nvidia in place of CDI"
         elif engine.cdi_folders == ():
-            why, hint = f"CDI is off in {engine.name}", f"{_cdi_switch(engine)}, and restart {engine.name}"
+            why, hint = (
+                f"CDI is off in {engine.name}",
+                f"{adapter_of(engine.name).cdi_switch()}, and restart {engine.name}",
+            )
         elif engine.cdi_folders is not None and folder not in looked_into:
             why = f"{engine.name} reads CDI specifications from {', '.join(engine.cdi_folders)} alone"
             hint = f"move it to {engine.cdi_folders[0]}"
@@ -464,12 +459,6 @@ def _ctk(seen: Seen) -> str:
     """Return NVIDIA's tool as a command can name it: that of the toolkit's folder is in no PATH."""
     path = f"{seen.toolkit_folder}/{CTK}"
     return path if _exists(seen, path) else CTK
-
-
-def _cdi_switch(engine: EngineSeen) -> str:
-    if engine.name is EngineName.DOCKER:
-        return 'write "features": {"cdi": true} into daemon.json'
-    return "set enable_cdi = true in the CRI plugin's table"
 
 
 def _line_of(content: bytes, word: bytes) -> int | None:

@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 
 _LONGEST_WORDS = 400
 _DEFAULTS = ("default-runtime", "default_runtime_name", "default_runtime")
-_USE_SYSTEMD = {
-    EngineName.DOCKER: 'put "exec-opts": ["native.cgroupdriver=systemd"] into its daemon.json',
-    EngineName.CONTAINERD: "write SystemdCgroup = true into the options of each of these runtimes",
-    EngineName.CRIO: 'write cgroup_manager = "systemd" below [crio.runtime]',
-}
 _USE_ONE = "write the same SystemdCgroup into the options of all runtimes (true where systemd manages the node)"
 """For a kubelet that takes the engine's driver, and ignores its own setting: only containerd has more than one."""
 
@@ -113,7 +108,7 @@ def _other_cgroups(node: Node, engine: EngineRecord, live: Live) -> Iterator[Fil
     mend_kubelet = (
         f"write cgroupDriver: systemd into {told.file or 'its --config file'}, then `systemctl restart kubelet`"
     )
-    change = _USE_SYSTEMD[engine.name] if by_systemd else _USE_ONE
+    change = adapter_of(engine.name).cgroup_switch(wanted) if by_systemd else _USE_ONE
     mend_engine = f"{change}, then `systemctl restart {unit}` and `toolkit-installer refresh`"
     effect = "the kubelet's limits do not count for its containers" if by_systemd else "none of its containers starts"
     yield FileFault(
