@@ -83,18 +83,14 @@ def _pairs(engine: EngineSeen) -> list[tuple[str, bytes]]:
 # --- files that the engine cannot work with ---
 
 
-def _troubles(seen: Seen) -> Iterator[Finding]:
+def _broken(seen: Seen) -> Iterator[Finding]:
     for engine in seen.engines:
-        for trouble in engine.troubles:
-            if trouble.template:
-                causes = f"{engine.distribution} does not start its containerd again, and no pod starts on this node"
-                illness, topic = Illness.BROKEN_TEMPLATE, Topic.TEMPLATE
-            else:
-                causes = f"this program does not edit it, and the next start of {engine.name} may fail"
-                illness, topic = Illness.BROKEN_FILE, Topic.ENGINE
-            hint = trouble.hint.removeprefix("nothing was changed; ") or "correct the file, then restart the engine"
-            remedy = _remedy(seen, engine, topic, hint)
-            yield Finding(illness, trouble.path, trouble.line, trouble.reason, causes, remedy)
+        causes = f"this program does not edit it, and the next start of {engine.name} may fail"
+        for fault in engine.faults:
+            yield _of_fault(seen, engine, Illness.BROKEN_FILE, fault, causes)
+        causes = f"{engine.distribution} does not start its containerd again, and no pod starts on this node"
+        for fault in engine.template_faults:
+            yield _of_fault(seen, engine, Illness.BROKEN_TEMPLATE, fault, causes, Topic.TEMPLATE)
 
 
 def _reads(engine: EngineSeen) -> list[Read]:
@@ -469,8 +465,11 @@ def _line_of(content: bytes, word: bytes) -> int | None:
 # --- words ---
 
 
-def _of_fault(seen: Seen, engine: EngineSeen, illness: Illness, fault: Fault, causes: str) -> Finding:
-    remedy = _remedy(seen, engine, Topic.ENGINE, fault.hint)
+def _of_fault(
+    seen: Seen, engine: EngineSeen, illness: Illness, fault: Fault, causes: str, topic: Topic = Topic.ENGINE
+) -> Finding:
+    hint = fault.hint.removeprefix("nothing was changed; ") or "correct the file, then restart the engine"
+    remedy = _remedy(seen, engine, topic, hint)
     return Finding(illness, fault.path, fault.line, fault.reason, causes, remedy)
 
 
@@ -486,7 +485,7 @@ def _at(path: str, line: int | None) -> str:
 
 
 _ALL: Final[tuple[Callable[[Seen], Iterator[Finding]], ...]] = (
-    _troubles,
+    _broken,
     _replaced,
     _mixed,
     _unread,

@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from toolkit_installer.engines.api import Fault
 from toolkit_installer.settings import EngineName
 
 SCHEMA: Final = 1
@@ -78,16 +79,6 @@ class Diagnosis(msgspec.Struct, frozen=True):
 # --- what the findings are made of ---
 
 
-class Trouble(msgspec.Struct, frozen=True):
-    """An error that reading or checking a file raised. `template`: the file is a template of a distribution."""
-
-    path: str
-    line: int | None
-    reason: str
-    hint: str
-    template: bool = False
-
-
 class ReadFile(msgspec.Struct, frozen=True):
     """A file that the engine reads. `by_relative_pattern`: containerd 1.6 does not find it."""
 
@@ -118,7 +109,10 @@ class EngineSeen(msgspec.Struct, frozen=True, kw_only=True):
     """What the running engine reports; None: unknown."""
     cdi_folders: tuple[str, ...] | None = None
     """Where the running engine looks for CDI specifications; empty: CDI is off. None: unknown."""
-    troubles: tuple[Trouble, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    """What reading or checking its files raised."""
+    template_faults: tuple[Fault, ...] = ()
+    """Why its distribution cannot use a template."""
 
 
 class ProgramSeen(msgspec.Struct, frozen=True):

@@ -16,7 +16,7 @@ from toolkit_installer.documents import shown
 from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import DesiredState, Inspection
+from toolkit_installer.engines.api import DesiredState, Fault, Inspection
 from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd import root_file
@@ -39,7 +39,6 @@ from toolkit_installer.lifecycle.diagnosis.form import (
     ReadFile,
     Seen,
     SpecificationSeen,
-    Trouble,
 )
 from toolkit_installer.lifecycle.health import given
 from toolkit_installer.lifecycle.report import would_be_started
@@ -186,13 +185,14 @@ class _Looking:
                     name=target.name,
                     distribution=row.name,
                     socket=target.socket or row.socket,
-                    troubles=(_trouble(error, usual),),
+                    faults=(_fault(error, usual),),
                 )
             self.unseen.append(f"{target.name}: {error}")
             return None
         live = inspection.live
         placed = inspection.placed if isinstance(inspection, ContainerdInspection) else None
-        files, besides, troubles = self._files(target, inspection, usual)
+        files, besides, faults = self._files(target, inspection, usual)
+        checked = self._checked(target, inspection, usual)
         version = inspection.binary_version if isinstance(inspection, ContainerdInspection) else ""
         return EngineSeen(
             name=target.name,
@@ -206,12 +206,13 @@ class _Looking:
             default=live.default if live is not None else None,
             cdi_folders=live.cdi_folders if live is not None else None,
             cgroup_driver=live.cgroup_drivers.get(live.default or "") if live is not None else None,
-            troubles=(*troubles, *self._checked(target, inspection, usual)),
+            faults=(*faults, *(checked if placed is None else ())),
+            template_faults=checked if placed is not None else (),
         )
 
     def _files(
         self, target: EngineTarget, inspection: Inspection, usual: str
-    ) -> tuple[tuple[ReadFile, ...], tuple[ReadFile, ...], list[Trouble]]:
+    ) -> tuple[tuple[ReadFile, ...], tuple[ReadFile, ...], list[Fault]]:
         """Return what the engine reads, what lies beside that and is not read, and which files are broken."""
         if target.name is EngineName.CONTAINERD:
             return self._of_containerd(inspection, usual)
@@ -223,17 +224,17 @@ class _Looking:
         reads = {file.path for file in inspection.files}
         own = registry.usual_row(target.name).config
         besides = self._unread([own], reads, lambda content: bool(content.strip()))
-        troubles = []
+        faults = []
         for file in files:
             try:
                 adapter_of(target.name).listed([(file.path, file.content)], "")
             except ConfigurationError as error:
-                troubles.append(_trouble(error, file.path))
-        return tuple(files), besides, troubles
+                faults.append(_fault(error, file.path))
+        return tuple(files), besides, faults
 
     def _of_containerd(
         self, inspection: Inspection, usual: str
-    ) -> tuple[tuple[ReadFile, ...], tuple[ReadFile, ...], list[Trouble]]:
+    ) -> tuple[tuple[ReadFile, ...], tuple[ReadFile, ...], list[Fault]]:
         node = self._node
         assert isinstance(inspection, ContainerdInspection)  # noqa: S101  # it is containerd's
         process = serving.process_of(node, EngineName.CONTAINERD, inspection.socket)
@@ -242,16 +243,16 @@ class _Looking:
             place = self._tried("containerd's file", None, root_file.config_of, process, usual)
         reader = Reader(root_of(process)) if process is not None and place is not None else node.files
         root = place or (inspection.placed.layout.generated if inspection.placed is not None else usual)
-        troubles: list[Trouble] = []
+        faults: list[Fault] = []
         read: Sequence[ReadFile] = ()
         try:
             found = containerd_inspection.read_files(reader, root)
             read = [ReadFile(file.path, file.content, file.by_relative_pattern) for file in found]
         except ConfigurationError as error:
-            troubles.append(_trouble(error, root))
+            faults.append(_fault(error, root))
         for missing in inspection.missing:
             why = f"imports {missing.path}, which is not there"
-            troubles.append(Trouble(missing.importer, None, why, "create that file, or take the import out"))
+            faults.append(Fault(missing.importer, None, why, "create that file, or take the import out"))
         reads = {each.path for each in read} | {each.file for each in inspection.graph} | {root}
         drop_ins = posixpath.dirname(containerd_inspection.DROP_IN)
         there = self._tried(drop_ins, (), node.files.list, drop_ins)
@@ -263,7 +264,7 @@ class _Looking:
             plain = registry.usual_row(EngineName.CONTAINERD).socket
             if serving.process_of(node, EngineName.CONTAINERD, plain) is not None or not _names_nvidia(besides):
                 besides = ()
-        return tuple(read), (*besides, *self._unread_templates(inspection)), troubles
+        return tuple(read), (*besides, *self._unread_templates(inspection)), faults
 
     def _unread_templates(self, inspection: ContainerdInspection) -> Iterator[ReadFile]:
         """Yield the templates that the distribution passes over, as it has a newer one."""
@@ -291,7 +292,7 @@ class _Looking:
                 found.append(ReadFile(path, content))
         return tuple(found)
 
-    def _checked(self, target: EngineTarget, inspection: Inspection, usual: str) -> list[Trouble]:
+    def _checked(self, target: EngineTarget, inspection: Inspection, usual: str) -> tuple[Fault, ...]:
         """Return what the engine's own binary has against its files, and why a template cannot be used."""
         node, adapter = self._node, adapter_of(target.name)
         placed = inspection.placed if isinstance(inspection, ContainerdInspection) else None
@@ -300,12 +301,12 @@ class _Looking:
                 adapter.try_out(node, inspection, DesiredState((), {}, None))
             elif inspection.process is not None and (why := adapter.refusal(node, inspection.process)):
                 reason = f"{target.name} would not start again with its files: {foreign_words.of_program(why)}"
-                return [Trouble(usual, None, reason, f"correct the file, then restart {target.name}")]
+                return (Fault(usual, None, reason, f"correct the file, then restart {target.name}"),)
         except ConfigurationError as error:
-            return [_trouble(error, usual, template=placed is not None)]
+            return (_fault(error, usual),)
         except InstallerError as error:
             self.unseen.append(f"{target.name}: {error}")
-        return []
+        return ()
 
     # --- the kubelet ---
 
@@ -513,5 +514,6 @@ def _names_nvidia(files: Sequence[ReadFile]) -> bool:
     return any(b"nvidia" in file.content for file in files)
 
 
-def _trouble(error: ConfigurationError, path: str, *, template: bool = False) -> Trouble:
-    return Trouble(error.path or path, error.line, error.reason, error.hint or "", template)
+def _fault(error: ConfigurationError, path: str) -> Fault:
+    """Return what an error says, of the file at `path` where it names none."""
+    return msgspec.structs.replace(Fault.of(error, stops=False), path=error.path or path)
