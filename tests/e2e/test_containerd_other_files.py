@@ -179,8 +179,8 @@ def test_a_drop_in_of_nvidia_ctk_that_was_there_before_comes_back_whole(
     assert [state_of(path) for path in (site.engine.config, site.drop_in)] == before
 
 
-def test_an_import_that_takes_the_default_runtime_away_is_refused_on_1_7(on: Callable[[Suite], Site]) -> None:
-    site = on(Suite.TRIXIE)
+def started_without_runc(site: Site) -> Path:
+    """Start a containerd 1.7 of which an import takes the runtime runc away, and return that file."""
     spin = site.engine.folder / "conf.d" / "spin.toml"
     site.write(
         spin, f'version = 2\n[plugins."{GRPC}".containerd.runtimes.spin]\nruntime_type = "io.containerd.spin.v2"\n'
@@ -188,6 +188,12 @@ def test_an_import_that_takes_the_default_runtime_away_is_refused_on_1_7(on: Cal
     site.engine.answers_within = 5
     with pytest.raises(EngineError, match="no answer"):
         site.engine.start()
+    return spin
+
+
+def test_an_import_that_takes_the_default_runtime_away_is_refused_on_1_7(on: Callable[[Suite], Site]) -> None:
+    site = on(Suite.TRIXIE)
+    spin = started_without_runc(site)
     assert site.engine.alive()  # containerd goes on without its CRI
     before = state_of(spin)
     for command in (("plan",), ("run", "--no-daemon")):
@@ -231,13 +237,7 @@ def findings_of(site: Site) -> dict[str, dict[str, Any]]:
 
 def test_diagnose_names_the_import_that_keeps_the_cri_of_1_7_down(on: Callable[[Suite], Site]) -> None:
     site = on(Suite.TRIXIE)
-    spin = site.engine.folder / "conf.d" / "spin.toml"
-    site.write(
-        spin, f'version = 2\n[plugins."{GRPC}".containerd.runtimes.spin]\nruntime_type = "io.containerd.spin.v2"\n'
-    )
-    site.engine.answers_within = 5
-    with pytest.raises(EngineError, match="no answer"):
-        site.engine.start()
+    spin = started_without_runc(site)
     found = findings_of(site)["replaced-runtimes"]
     assert (found["path"], found["line"]) == (str(spin), 2)
     assert "loses the runtime runc and the settings registry, sandbox_image" in found["what"]

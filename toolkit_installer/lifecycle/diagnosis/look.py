@@ -21,6 +21,7 @@ from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd import root_file
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection
+from toolkit_installer.engines.crio.desired import HOOK_ROLE
 from toolkit_installer.engines.detect import decide, kubelet, own_container
 from toolkit_installer.engines.detect.evidence import Kind
 from toolkit_installer.engines.listed import CgroupSetting
@@ -62,8 +63,6 @@ _Given = ParamSpec("_Given")
 _WAIT_SECONDS: Final = 5.0
 _KUBELETS_FILE: Final = "/var/lib/kubelet/config.yaml"
 """kubeadm's, for a kubelet that does not run."""
-_HOOK_ROLE: Final = "hook"
-"""Of CRI-O's file that is no configuration."""
 _CRICTL: Final = "/etc/crictl.yaml"
 _HOOK_FOLDERS: Final = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d")
 _CDI_FOLDERS: Final = ("/etc/cdi", "/var/run/cdi")
@@ -219,7 +218,7 @@ class _Looking:
         files = [
             ReadFile(file.path, file.content)
             for file in inspection.files
-            if file.content is not None and file.role != _HOOK_ROLE
+            if file.content is not None and file.role != HOOK_ROLE
         ]
         reads = {file.path for file in inspection.files}
         own = registry.usual_row(target.name).config

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import posixpath
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -13,6 +12,7 @@ from toolkit_installer.engines.api import Fault, Live
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle.health.form import FileFault
 from toolkit_installer.node import processes
+from toolkit_installer.node.disk import look as disk
 from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
@@ -80,7 +80,7 @@ def _without_runtime(engine: EngineRecord, live: Live) -> Iterator[FileFault]:
 def _may_be_there(root: Root, path: str) -> bool:
     """Tell whether a process has something at a path, or that cannot be seen from here."""
     try:
-        return os.path.exists(root.outside(root.canonical(path)))
+        return disk.leads_somewhere(root.outside(root.canonical(path)))
     except NodeError:
         return True
 
