@@ -95,6 +95,13 @@ def test_all_pods_are_replaced_at_once_and_a_variable_is_changed(configured: Rea
     configured.wait_until_ready()
 
 
+def test_every_run_is_refreshed_by_kubectl_and_reloads_nothing(configured: RealCluster) -> None:
+    for name, (pod,) in configured.pods().items():
+        printed = configured.command("exec", pod["metadata"]["name"], "--", "toolkit-installer", "refresh")
+        assert "Done: the run has looked at the node again, and nothing failed" in printed, name
+    configured.assert_configured(reloads=1)
+
+
 def test_a_node_is_drained(configured: RealCluster) -> None:
     first = next(iter(configured.nodes))
     configured.command("drain", first, "--ignore-daemonsets", "--timeout=60s")

@@ -91,6 +91,11 @@ class Readiness:
         if (hint := self._while_down(seen)) is not None:
             seen = msgspec.structs.replace(seen, wrong=(*seen.wrong, hint))
         self.state = _state(receipt, seen, damage, driver_away=driver_away, pending=self.pending, plugin=self.plugin)
+        if receipt is None and self.state.reason is Reason.INSTALLING:
+            from toolkit_installer.lifecycle.files import intact  # noqa: PLC0415  # of a node without a receipt
+
+            if intact.is_there(self._node, self._settings.toolkit.folder):
+                self.state = NodeState(Reason.DRIFT, _owed(None))
         if self._told:
             from toolkit_installer import foreign_words  # noqa: PLC0415  # only where somebody is told
 
@@ -139,6 +144,13 @@ def _is_installed(receipt: Receipt | None) -> bool:
     return receipt is not None and receipt.state is State.INSTALLED
 
 
+def _owed(receipt: Receipt | None) -> str:
+    """Return what is to be done on a node that was not left as installed, and by which command."""
+    from toolkit_installer.lifecycle import refresh_command  # noqa: PLC0415  # of a run that was cut short
+
+    return (_NO_RECEIPT if receipt is None else _UNFINISHED).format(refresh_command.of_self())
+
+
 def _say(
     receipt: Receipt | None,
     wrong: Sequence[str],
@@ -150,11 +162,7 @@ def _say(
 ) -> None:
     """Say what keeps the node from being ready."""
     if wrong or not (_is_installed(receipt) or driver_away or waits):
-        owed = [] if _is_installed(receipt) else [_NO_RECEIPT if receipt is None else _UNFINISHED]
-        if owed:
-            from toolkit_installer.lifecycle import refresh_command  # noqa: PLC0415  # of a run that was cut short
-
-            owed = [each.format(refresh_command.of_self()) for each in owed]
+        owed = [] if _is_installed(receipt) else [_owed(receipt)]
         log.get().warning(
             "Not ready: the engines do not serve the handlers",
             key="not-ready-engine",

@@ -41,7 +41,7 @@ def outage(cluster: RealCluster, program: str = "apiserver") -> Iterator[None]:
 
 @contextlib.contextmanager
 def outage_before_pods_end(
-    cluster: RealCluster, tell: Callable[[], None], program: str = "apiserver"
+    cluster: RealCluster, tell: Callable[[], object], program: str = "apiserver"
 ) -> Iterator[None]:
     """Have a program of the control plane away from before the installer's pods, which `tell` tells to end, do so.
 

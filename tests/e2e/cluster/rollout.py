@@ -164,9 +164,9 @@ class RealCluster:
         """Wait until a namespace that is being deleted, and has no pods any more, is gone."""
         wait_until(lambda: not self.hurry_namespace(name), f"the namespace {name} is gone")
 
-    def command(self, *words: str) -> None:
-        """Run kubectl in the namespace of the installer."""
-        self.plane.kubectl(f"--namespace={NAMESPACE}", *words)
+    def command(self, *words: str) -> str:
+        """Run kubectl in the namespace of the installer; return what it printed."""
+        return self.plane.kubectl(f"--namespace={NAMESPACE}", *words).stdout
 
     def wait_until_no_pods(self, nodes: Iterable[str] | None = None) -> None:
         """Wait until the installer has no pods, or none on these nodes."""

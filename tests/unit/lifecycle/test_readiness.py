@@ -145,3 +145,18 @@ def test_damage_names_the_command_that_repairs_it(tmp_path: Path, monkeypatch: p
         "nvidia-ctk: is missing; nvidia-cdi-hook: is empty (`--on-drift repair` or `kubectl exec POD -- "
         "toolkit-installer refresh` puts the toolkit's files back)"
     )
+
+
+def test_a_lost_receipt_is_told_as_that_and_not_as_a_node_to_be_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(refresh_command, "of_self", lambda: "kubectl exec POD -- toolkit-installer refresh")
+    node = Asked(tmp_path, monkeypatch, Answers())
+    assert node.mark(None) is Reason.INSTALLING
+    config = tmp_path / "usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
+    config.parent.mkdir(parents=True)
+    config.write_text("")
+    assert node.mark(None) is Reason.DRIFT
+    assert node.readiness.state.message == (
+        "there is no receipt of what is installed: `kubectl exec POD -- toolkit-installer refresh` rebuilds it"
+    )

@@ -16,6 +16,7 @@ from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import Content, Receipt
 from toolkit_installer.settings import Settings
 from toolkit_installer.toolkit import payload as payloads
+from toolkit_installer.toolkit import wrappers
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -25,6 +26,11 @@ class Damage(msgspec.Struct, frozen=True):
     what: str
     certain: bool = True
     """False: somebody touched it, and whether it still holds what it held cannot be told from here."""
+
+
+def is_there(node: Node, toolkit_folder: str) -> bool:
+    """Tell whether a toolkit is in the folder, whether or not a receipt says so. Raises NodeError."""
+    return node.files.status(f"{toolkit_folder}/{wrappers.CONFIG_NAME}") is not None
 
 
 MISSING = "missing"

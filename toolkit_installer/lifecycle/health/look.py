@@ -41,7 +41,6 @@ from toolkit_installer.receipt import drift, schema
 from toolkit_installer.receipt.schema import AS_WRITTEN, EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import PID_FILES, Method, Settings
-from toolkit_installer.toolkit import wrappers
 
 _ASK_SECONDS = 5.0
 _DRIVER_SECONDS = 20.0
@@ -71,7 +70,7 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
         changed=_changed(node, store) if receipt is not None else None,
         running_pid=running,
         running_state=silence.process_state(running) if running is not None else None,
-        receipt_gone=receipt is None and running is not None and _is_installed(node, settings),
+        receipt_gone=receipt is None and running is not None and intact.is_there(node, settings.toolkit.folder),
         killed_pid=killed,
         other_installer=str(other) if other is not None else None,
         refresh=refresh_command.of_run(running) if running is not None else None,
@@ -149,11 +148,6 @@ def _instances(
         return running, None
     named = (locks.named(node.files, path) for path in paths)
     return None, next((pid for pid in named if pid not in (None, theirs)), None)
-
-
-def _is_installed(node: Node, settings: Settings) -> bool:
-    """Tell whether the toolkit is on the node, whether or not a receipt says so. Raises NodeError."""
-    return node.files.status(f"{settings.toolkit.folder}/{wrappers.CONFIG_NAME}") is not None
 
 
 def _pid_files(settings: Settings, receipt: Receipt | None) -> list[str]:
