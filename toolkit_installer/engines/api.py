@@ -10,10 +10,10 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from toolkit_installer.documents.changes import Table, same
-from toolkit_installer.engines.listed import CgroupSetting, ListedRuntime
+from toolkit_installer.engines.listed import CgroupSetting, Fault, ListedRuntime
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.engines.target import EngineTarget, Request
-from toolkit_installer.errors import ConfigurationError, InstallerError
+from toolkit_installer.errors import InstallerError
 from toolkit_installer.node.disk.reading import Found, Metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
@@ -22,31 +22,6 @@ from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
 
 class EngineSilentError(InstallerError):
     """The engine does not answer (yet). The text is its own, or the connection's."""
-
-
-class Fault(msgspec.Struct, frozen=True):
-    """What is wrong with an engine's file, in which file and on which line, and what to do."""
-
-    path: str
-    line: int | None
-    reason: str
-    hint: str
-    stops: bool = False
-    """The engine, or its CRI, does not start with it, whichever release of those in question it is."""
-    mended: bool = False
-    """Another default runtime mends it."""
-
-    def __str__(self) -> str:
-        return str(self.error())
-
-    def error(self) -> ConfigurationError:
-        """Return it as the error with which a run is refused."""
-        return ConfigurationError(self.reason, path=self.path, line=self.line, hint=self.hint)
-
-    @classmethod
-    def of(cls, error: ConfigurationError, *, stops: bool) -> Fault:
-        """Return what an error that names its file says."""
-        return cls(error.path or "", error.line, error.reason, error.hint or "", stops=stops)
 
 
 class Live(msgspec.Struct, frozen=True):

@@ -11,7 +11,7 @@ import msgspec
 
 from toolkit_installer.documents import shown, toml_document
 from toolkit_installer.documents.changes import Table, lookup
-from toolkit_installer.engines.api import Fault, release_of
+from toolkit_installer.engines.api import release_of
 from toolkit_installer.engines.containerd import views as views_of
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
@@ -37,7 +37,7 @@ from toolkit_installer.engines.containerd.views import (
     Release,
     View,
 )
-from toolkit_installer.engines.listed import ListedRuntime
+from toolkit_installer.engines.listed import Fault, ListedRuntime
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import located
 

@@ -22,7 +22,6 @@ from toolkit_installer.engines.api import (
     DesiredState,
     EngineFile,
     EngineSilentError,
-    Fault,
     Inspection,
     Live,
     Recorded,
@@ -58,7 +57,7 @@ from toolkit_installer.engines.containerd.tables import (
     shape,
 )
 from toolkit_installer.engines.containerd.work import Work
-from toolkit_installer.engines.listed import CgroupSetting, ListedRuntime
+from toolkit_installer.engines.listed import CgroupSetting, Fault, ListedRuntime
 from toolkit_installer.engines.ownership import BUILT_IN, Owned, Ownership, beneath, dangling_default, default_in
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, located

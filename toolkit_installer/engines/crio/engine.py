@@ -20,7 +20,6 @@ from toolkit_installer.engines.api import (
     DesiredState,
     EngineFile,
     EngineSilentError,
-    Fault,
     Inspection,
     Live,
     Reload,
@@ -41,7 +40,7 @@ from toolkit_installer.engines.crio.desired import CrioInspection
 from toolkit_installer.engines.crio.live import CrioLive
 from toolkit_installer.engines.crio.places import CONFIG, DROP_INS
 from toolkit_installer.engines.crio.places import Places as CrioPlaces
-from toolkit_installer.engines.listed import CgroupSetting, ListedRuntime
+from toolkit_installer.engines.listed import CgroupSetting, Fault, ListedRuntime
 from toolkit_installer.engines.ownership import Ownership, dangling_default, default_in
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError, located

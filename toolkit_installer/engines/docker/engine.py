@@ -16,7 +16,6 @@ from toolkit_installer.engines.api import (
     DesiredState,
     EngineFile,
     EngineSilentError,
-    Fault,
     Inspection,
     Live,
     Recorded,
@@ -30,7 +29,7 @@ from toolkit_installer.engines.docker import cdi as docker_cdi
 from toolkit_installer.engines.docker import client, kinds, rules
 from toolkit_installer.engines.docker import config as docker_config
 from toolkit_installer.engines.docker.cdi import DockerLive
-from toolkit_installer.engines.listed import CgroupSetting, ListedRuntime
+from toolkit_installer.engines.listed import CgroupSetting, Fault, ListedRuntime
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import processes, sockets

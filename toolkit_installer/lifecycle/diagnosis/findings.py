@@ -12,12 +12,12 @@ from toolkit_installer.documents import shown, toml_document
 from toolkit_installer.documents.hidden_values import MASK
 from toolkit_installer.engines import cdi
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import Fault, release_of
+from toolkit_installer.engines.api import release_of
 from toolkit_installer.engines.containerd import effective
 from toolkit_installer.engines.containerd import tables as containerd_tables
 from toolkit_installer.engines.containerd import views as containerd_views
 from toolkit_installer.engines.containerd.views import Read
-from toolkit_installer.engines.listed import CgroupSetting, ListedRuntime
+from toolkit_installer.engines.listed import CgroupSetting, Fault, ListedRuntime
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.engines.registry import plain
 from toolkit_installer.errors import ConfigurationError

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from toolkit_installer.engines.api import Fault
+from toolkit_installer.engines.listed import Fault
 from toolkit_installer.settings import EngineName
 
 SCHEMA: Final = 1

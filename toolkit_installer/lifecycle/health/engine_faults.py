@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit_installer.documents.changes import ABSENT, Table, lookup, same
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import Fault, Live
+from toolkit_installer.engines.api import Live
+from toolkit_installer.engines.listed import Fault
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.lifecycle.health.form import FileFault
 from toolkit_installer.node import processes
