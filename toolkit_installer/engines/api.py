@@ -85,6 +85,10 @@ class Reload(msgspec.Struct, frozen=True):
     """A distribution that sees the change and restarts the engine on its own: it is waited for, no more."""
 
 
+HOOK_ROLE = "hook"
+"""The role of an OCI hook, which is a file of an engine but no configuration."""
+
+
 class EngineFile(msgspec.Struct, frozen=True):
     """One of the engine's files as it is now. `path` is canonical; `role` names it among the engine's files."""
 

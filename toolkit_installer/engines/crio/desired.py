@@ -11,7 +11,7 @@ import msgspec
 
 from toolkit_installer.documents import json_document, shown, toml_document
 from toolkit_installer.documents.changes import Change, Set, Table, lookup, same
-from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Inspection, Live, Recorded
+from toolkit_installer.engines.api import HOOK_ROLE, DesiredFile, DesiredState, EngineFile, Inspection, Live, Recorded
 from toolkit_installer.engines.common import losses
 from toolkit_installer.engines.crio import config
 from toolkit_installer.engines.crio import hook as crio_hook
@@ -24,7 +24,6 @@ from toolkit_installer.settings import ConfigMode
 
 ROOT_ROLE = "crio.conf"
 DROP_IN_ROLE = "drop-in"
-HOOK_ROLE = "hook"
 OTHER_ROLE = "crio.conf.d/"
 """Begins the role of each further file that CRI-O reads; its path below the folder follows."""
 

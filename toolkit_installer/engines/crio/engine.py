@@ -15,6 +15,7 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.documents import visible
 from toolkit_installer.engines.api import (
+    HOOK_ROLE,
     Adapter,
     DesiredFile,
     DesiredState,
@@ -90,12 +91,12 @@ class Crio(Adapter[CrioInspection]):
 
     def has_role(self, role: str) -> bool:
         """Tell whether CRI-O has a file of that role."""
-        known = (crio_desired.ROOT_ROLE, crio_desired.DROP_IN_ROLE, crio_desired.HOOK_ROLE)
+        known = (crio_desired.ROOT_ROLE, crio_desired.DROP_IN_ROLE, HOOK_ROLE)
         return role in known or role.startswith(crio_desired.OTHER_ROLE)
 
     def may_be(self, role: str, name: str) -> bool:
         """Tell whether a file of that role may be called `name`: a hook elsewhere than in a `.json` is never read."""
-        return name.endswith(".json") if role == crio_desired.HOOK_ROLE else ".conf" in name or ".toml" in name
+        return name.endswith(".json") if role == HOOK_ROLE else ".conf" in name or ".toml" in name
 
     def inspect(self, node: Node, target: EngineTarget) -> CrioInspection:
         """Read all that CRI-O reads, and the hook's file, and ask CRI-O. Raises ConfigurationError."""
@@ -108,7 +109,7 @@ class Crio(Adapter[CrioInspection]):
         files = (
             EngineFile(crio_desired.ROOT_ROLE, *node.locate_file(places.config)),
             *_drop_ins(node, places),
-            EngineFile(crio_desired.HOOK_ROLE, *node.locate_file(hook)),
+            EngineFile(HOOK_ROLE, *node.locate_file(hook)),
         )
         # as far as the places are not what CRI-O's program takes by itself
         status = [] if target.socket in (None, SOCKET) else ["--socket", target.socket]
@@ -272,7 +273,7 @@ class Crio(Adapter[CrioInspection]):
 
     def default_of(self, file: EngineFile) -> str | None:
         """Return the default runtime that a file names. Raises ConfigurationError."""
-        if file.role == crio_desired.HOOK_ROLE or file.content is None:
+        if file.role == HOOK_ROLE or file.content is None:
             return None
         return default_in(crio_config.parse_checked(file.content), crio_config.SHAPE)
 

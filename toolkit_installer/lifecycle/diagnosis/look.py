@@ -16,12 +16,11 @@ from toolkit_installer.documents import shown
 from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import DesiredState, Inspection
+from toolkit_installer.engines.api import HOOK_ROLE, DesiredState, Inspection
 from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd import root_file
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection
-from toolkit_installer.engines.crio.desired import HOOK_ROLE
 from toolkit_installer.engines.detect import decide, kubelet, own_container
 from toolkit_installer.engines.detect.evidence import Kind
 from toolkit_installer.engines.listed import CgroupSetting, Fault
