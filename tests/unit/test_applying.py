@@ -13,7 +13,7 @@ import pytest
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError, InstallerError
 from toolkit_installer.lifecycle import record
 from toolkit_installer.lifecycle.apply import Applier
-from toolkit_installer.lifecycle.files import toolkit as toolkit_files
+from toolkit_installer.lifecycle.files import folders as toolkit_files
 from toolkit_installer.lifecycle.reload import NotServedError
 from toolkit_installer.lifecycle.still_needed import holders, named_in_files
 from toolkit_installer.node.disk.files import ChangedMeanwhileError

@@ -14,7 +14,6 @@ from toolkit_installer.engines.api import Live
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
 from toolkit_installer.lifecycle import canary, plan, record
 from toolkit_installer.lifecycle.files import folders, installing
-from toolkit_installer.lifecycle.files import toolkit as toolkit_files
 from toolkit_installer.lifecycle.files.cdi import SpecificationWork
 from toolkit_installer.lifecycle.files.copies import Copies
 from toolkit_installer.lifecycle.impact import look
@@ -97,7 +96,7 @@ class Applier:
         self.store.tidy(settled)
         # not before: a failure up to here gives the engine a configuration back that still names these
         for name in seen.plan.toolkit.remove:
-            toolkit_files.remove(self.node, seen.plan.toolkit.folder, name)
+            folders.remove(self.node, seen.plan.toolkit.folder, name)
 
     def _with_nodes(self, seen: Prepared) -> Prepared:
         """Create the driver's device nodes, which stay; return what is to be done once they are there.
@@ -124,7 +123,7 @@ class Applier:
         copied = installing.install(self.node, seen, self._safe_point)
         if seen.receipt is None or seen.receipt.state is not State.INSTALLED:
             # a killed run may have renamed what is in its place, and not on the disk: before a power cut
-            toolkit_files.flush(self.node, work, receipt.folders)
+            folders.flush(self.node, work, receipt.folders)
         if work.write:
             log.get().info("Installed the toolkit", key="toolkit-installed", folder=work.folder, files=len(work.write))
         # the new way first: what is no longer wanted goes once the engines serve what is
@@ -206,7 +205,7 @@ class Applier:
             self._keep_record(previous, receipt, {file.name for file in seen.plan.toolkit.write})
         else:
             self._remove_what_is_new(seen, receipt)
-            toolkit_files.remove_folders(self.node, receipt, self.store)
+            folders.remove_folders(self.node, receipt, self.store)
         if isinstance(error, NotServedError):
             raise EngineRejectedError(
                 f"the engine did not take the change over: {error.reason}; its old configuration is back, and it "
@@ -227,7 +226,7 @@ class Applier:
             )
         if not named and not holders.held(self.node, folder, receipt.engines):
             new = tuple(name for name in receipt.toolkit_files if name not in seen.plan.toolkit.present)
-            toolkit_files.remove_all(self.node, msgspec.structs.replace(receipt, toolkit_files=new))
+            folders.remove_all(self.node, msgspec.structs.replace(receipt, toolkit_files=new))
 
     def _keep_record(self, previous: Receipt, receipt: Receipt, written: Collection[str]) -> None:
         """Make the record of before the change stand again; files of the toolkit that are new belong to it.

@@ -12,7 +12,7 @@ from toolkit_installer import log
 from toolkit_installer.errors import InstallerError, gravest
 from toolkit_installer.lifecycle import other_installer
 from toolkit_installer.lifecycle.files import cdi as cdi_files
-from toolkit_installer.lifecycle.files import toolkit as toolkit_files
+from toolkit_installer.lifecycle.files import folders
 from toolkit_installer.lifecycle.files.writer import undisturbed
 from toolkit_installer.lifecycle.other_installer import OtherInstaller
 from toolkit_installer.lifecycle.revert.engine import EngineReverter
@@ -115,10 +115,10 @@ def revert_recorded(
     if stays:
         log.get().info("Left the toolkit in place", key="toolkit-left", folder=folder)
     else:
-        toolkit_files.remove_all(node, receipt)
+        folders.remove_all(node, receipt)
         log.get().info("Removed the toolkit", key="toolkit-removed", folder=folder)
     # while the receipt stands, so that whoever is killed here is finished; its own folder's parents go after it
-    toolkit_files.remove_folders(node, receipt, store)
+    folders.remove_folders(node, receipt, store)
     return Remainder(stays, tuple(engines.switcher.unseen), specified, recorded=False, other=other)
 
 
