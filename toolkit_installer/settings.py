@@ -265,7 +265,7 @@ class Settings(msgspec.Struct, frozen=True):
     reload_budget: tuple[int, float] = (3, 600.0)
     """At most so many reloads for installing within so many seconds."""
     reload_when: str = "now"
-    """When a reload for installing is made: now, idle, or windows as lifecycle/reload_when/windows.py reads them."""
+    """When a reload for installing is made: now, idle, or windows as applying/reload_windows.py reads them."""
     engine_of: tuple[tuple[EngineName, EngineSettings], ...] = ()
     """Unless `runtimes` is one: for engines of which something else was asked than `engine` says. They differ by the
     variables that speak of one engine only, such as DOCKER_CONFIG; `engine` itself is then containerd's."""

@@ -9,9 +9,9 @@ import pytest
 from tests.e2e.file_states import state_of, traces_of_writing
 from tests.e2e.program import WAITING, Installer
 from tests.support.engines.containers import ContainerError, PodContainers
+from toolkit_installer.applying import impact
+from toolkit_installer.applying.impact import Running
 from toolkit_installer.engines.api import Inspection, Live
-from toolkit_installer.lifecycle.impact import running
-from toolkit_installer.lifecycle.impact.words import Running
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName
@@ -85,7 +85,7 @@ def test_pods_that_run_through_our_handlers_are_told_by_crios_conmons_and_the_ot
     pods.stop("completed")
     live = Live("", {}, None, processes.inspect_process(crio.pid))
     inspection = Inspection(str(crio.socket), (), live)
-    found = running.containers(Node("/"), EngineName.CRIO, inspection, str(folder / "nvidia" / "toolkit"))
+    found = impact.containers(Node("/"), EngineName.CRIO, inspection, str(folder / "nvidia" / "toolkit"))
     assert found == Running(2, 1, (identity[:12],))
     for name in ("cuda", "completed", "other"):
         pods.end(name)

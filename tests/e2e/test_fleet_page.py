@@ -11,9 +11,9 @@ import pytest
 
 from tests.support import browser
 from tests.support.browser import Browser
-from toolkit_installer.cli.fleet import page
-from toolkit_installer.cli.fleet.page import Change, Row
-from toolkit_installer.lifecycle.capture.fleet import OUTCOMES
+from toolkit_installer.fleet import page
+from toolkit_installer.fleet.forecast import OUTCOMES
+from toolkit_installer.fleet.page import Change, Row
 
 HOSTILE = '</script><script>document.title = "obeyed"</script><img src=x onerror="document.title = \'obeyed\'">'
 CHANGES = (

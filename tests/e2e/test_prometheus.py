@@ -18,8 +18,8 @@ from tests.e2e.failing import until
 from tests.e2e.program import WAITING, Installer
 from tests.support import driver_roots, prometheus
 from tests.support.prometheus import NODE, Prometheus
-from toolkit_installer.lifecycle.metrics import exposition
-from toolkit_installer.lifecycle.metrics.exposition import Metrics
+from toolkit_installer.reporting import metrics_text
+from toolkit_installer.reporting.metrics_text import Metrics
 
 if TYPE_CHECKING:
     from tests.support.engines.daemons import DockerEngine
@@ -92,7 +92,7 @@ def test_promtool_finds_nothing_wrong_and_each_alert_waits_as_long_as_it_says(tm
         for each in test["alert_rule_test"]
     }
     assert tried == {rule["alert"] for group in prometheus.rules()["groups"] for rule in group["rules"]}
-    everything = exposition.text(
+    everything = metrics_text.text(
         Metrics(
             ready=True,
             served={"docker": True, "crio": False},

@@ -13,8 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from tests.support.fake_node import PID_FILE, STORE
-from toolkit_installer.lifecycle import idling
-from toolkit_installer.node import locks, signals
+from toolkit_installer.node import idling, locks, signals
 from toolkit_installer.node.node import Node
 
 

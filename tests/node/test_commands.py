@@ -19,7 +19,7 @@ from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.faults import run
 from tests.support import payloads
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, NOTHING_TO_DO, PID_FILE, STORE, TOOLKIT, Entry, FakeNode
-from toolkit_installer.lifecycle.still_needed import containers
+from toolkit_installer.planning import toolkit_users
 
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 NOBODY = 65534
@@ -351,7 +351,7 @@ def test_an_unprivileged_user_can_install_on_a_node_that_is_theirs(
             os.chown(place, user, user)
     before = node.snapshot()
     # what root's containers on this machine, which this user may not look at, mean has a test of its own
-    monkeypatch.setattr(containers, "_watched", list)
+    monkeypatch.setattr(toolkit_users, "_watched", list)
     # a fork, not a process of its own: the interpreter may lie where only its owner can start it
     done = run(node, scratch, "run", "--no-daemon", engine="containerd", user=user)
     assert done.code == 0, done.output

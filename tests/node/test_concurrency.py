@@ -87,7 +87,7 @@ def test_an_instance_that_finds_all_done_by_one_that_began_after_it_exits_4(node
     other = begin(node, "run")
     other.wait_for(WAITING)
     # when this one looked for the folder that it locks, the other had not made it yet
-    with mock.patch("toolkit_installer.lifecycle.instance.locked", return_value=False):
+    with mock.patch("toolkit_installer.run.instance.locked", return_value=False):
         late = run(node, tmp_path, "run", "--no-daemon", "--pid-file", OTHER)
     assert late.code == 4, late.output
     assert f"PID {other.pid}" in late.output
@@ -99,7 +99,7 @@ def test_an_instance_that_finds_all_done_by_one_that_has_ended_since_looks_again
     node: FakeNode, tmp_path: Path
 ) -> None:
     assert run(node, tmp_path, "run", "--no-daemon").code == 0
-    with mock.patch("toolkit_installer.lifecycle.instance.locked", return_value=False):
+    with mock.patch("toolkit_installer.run.instance.locked", return_value=False):
         late = run(node, tmp_path, "run", "--no-daemon", "--pid-file", OTHER)
     assert late.code == 0, late.output
     assert late.output.count(NOTHING_TO_DO) == 1

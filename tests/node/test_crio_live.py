@@ -14,10 +14,11 @@ import pytest
 from tests.node.engines.crio_machine import SITE, UNIT, Machine, beside_crio, etc
 from tests.support import wiping
 from tests.support.fake_node import NOTHING_TO_DO, TOOLKIT, FakeNode
+from toolkit_installer.applying import reload
+from toolkit_installer.applying.reload_gate import ReloadGate
 from toolkit_installer.errors import SIGNALLED
-from toolkit_installer.lifecycle import last_run, restart
-from toolkit_installer.lifecycle.reload_when.gate import ReloadGate
 from toolkit_installer.node.services import Services
+from toolkit_installer.reporting import outcome
 from toolkit_installer.settings import Cleanup
 
 DROP_IN = "/etc/crio/crio.conf.d/99-nvidia.toml"
@@ -111,7 +112,7 @@ def test_a_list_of_the_old_process_proves_nothing(crio: Machine) -> None:
 @pytest.fixture
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Have an engine that has not ended soon be taken for one that waits for its caller."""
-    monkeypatch.setattr(restart, "_END_SECONDS", 0.1)
+    monkeypatch.setattr(reload, "_END_SECONDS", 0.1)
 
 
 def stopped_by_way_of_it(crio: Machine, *flags: str) -> None:
@@ -133,7 +134,7 @@ def test_a_first_run_that_is_stopped_by_way_of_the_engine_that_it_restarts_takes
     assert etc(crio.node) == before
     crio.restart(UNIT)  # as systemd does once the run has ended
     assert crio.handlers() == {"crun": "/usr/bin/crun"}
-    assert not [path for path in crio.node.snapshot() if path.endswith(last_run.FILE)]
+    assert not [path for path in crio.node.snapshot() if path.endswith(outcome.FILE)]
 
 
 @pytest.mark.usefixtures("_soon")

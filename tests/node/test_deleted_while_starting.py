@@ -197,7 +197,7 @@ class Course:
         fresh.before_each = look
         clock, plan = Clock(), Told(stop_at=at + lag, change_at=at, marker=self.marker)
         with (
-            mock.patch("toolkit_installer.lifecycle.wait.wait", plan.wait),
+            mock.patch("toolkit_installer.waiting.wait.wait", plan.wait),
             mock.patch("toolkit_installer.kubernetes.wanted.time", clock),
             mock.patch("toolkit_installer.kubernetes.wanted.signals", clock),
             self.dockerd.inside(),

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fake_node import DAEMON_JSON, DEADLINE, FakeNode, Run
-from toolkit_installer.lifecycle.waiting_state import SEEN_AS
+from toolkit_installer.waiting.wait import SEEN_AS
 
 pytestmark = pytest.mark.real_start
 

@@ -18,11 +18,11 @@ from tests.node.sweeps import trees
 from tests.node.sweeps.trees import stamp_of
 from tests.support import payloads
 from tests.support.fake_node import NOTHING_TO_DO, STORE, TOOLKIT, FakeNode
-from toolkit_installer.lifecycle.health import look
 from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import trust
 from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.reporting import status
 from toolkit_installer.settings import Settings
 
 RECEIPT = f"{STORE}/receipt.json"
@@ -263,7 +263,7 @@ def test_status_tells_which_files_are_there_and_reads_no_copy(node: FakeNode) ->
         return whole(reader, path)
 
     with mock.patch.object(Reader, "digest", digest):
-        found = look.look(seen, Settings(node_root=str(node.root)), store, receipt)
+        found = status.look(seen, Settings(node_root=str(node.root)), store, receipt)
     assert found.toolkit is not None
     assert found.toolkit.missing == (PROGRAM,)
     assert not copies & set(read)

@@ -18,8 +18,8 @@ from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.faults import Fault, Outcome, Plan, run
 from tests.support.fake_node import DAEMON_JSON, PID_FILE, SCRIPTS, FakeNode
 from toolkit_installer.errors import ExitCode
-from toolkit_installer.lifecycle.last_run import FILE
 from toolkit_installer.node import clock
+from toolkit_installer.reporting.outcome import FILE
 
 RUN_FOLDER = os.path.dirname(PID_FILE)
 RECORD = f"{RUN_FOLDER}/{FILE}"

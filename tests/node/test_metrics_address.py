@@ -22,7 +22,7 @@ from tests.node.instants import quickly
 from tests.support import driver_roots
 from tests.support.fake_node import DAEMON_JSON, DEADLINE, TOOLKIT, WAITING, FakeNode, Run
 from tests.support.warm_start import SCRIPTS
-from toolkit_installer.lifecycle.metrics import answering
+from toolkit_installer.reporting import metrics_server
 
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 AGAIN = "Metrics are served again"
@@ -112,7 +112,7 @@ def assert_harmless(pid: int) -> None:
     """Look at what a process can do: it has no privileges, no user's identity, and holds no file of the node."""
     status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
     root = os.geteuid() == 0
-    user, group = (answering.USER, answering.USER) if root else (os.geteuid(), os.getegid())
+    user, group = (metrics_server.USER, metrics_server.USER) if root else (os.geteuid(), os.getegid())
     assert ({*status["Uid"].split()}, {*status["Gid"].split()}) == ({str(user)}, {str(group)})
     if root:
         assert int(status["CapEff"], 16) == int(status["CapPrm"], 16) == 0
@@ -139,9 +139,9 @@ def test_the_process_and_whichever_replaces_it_have_no_privileges(node: FakeNode
 def test_the_user_that_it_becomes_is_nobodys() -> None:
     """Who is the same user may stop it: node-exporter is `nobody`, and systemd's services have numbers of their own."""
     homed, dynamic = 60_577, 61_184
-    assert homed < answering.USER < dynamic
-    assert not any(each.pw_uid == answering.USER for each in pwd.getpwall())
-    assert not any(each.gr_gid == answering.USER for each in grp.getgrall())
+    assert homed < metrics_server.USER < dynamic
+    assert not any(each.pw_uid == metrics_server.USER for each in pwd.getpwall())
+    assert not any(each.gr_gid == metrics_server.USER for each in grp.getgrall())
 
 
 @pytest.mark.usefixtures("dockerd")

@@ -18,10 +18,9 @@ import pytest
 from tests.node import faults
 from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.support.fake_node import DAEMON_JSON, DEADLINE, TOOLKIT, FakeNode
-from toolkit_installer.lifecycle.readiness import Answers
+from toolkit_installer.waiting.readiness import Answers
 
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
-LIFECYCLE = "toolkit_installer.lifecycle"
 NO_MORE = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
@@ -48,7 +47,7 @@ def told_to_stop(node: FakeNode, folder: Path, meanwhile: Callable[[], object], 
         meanwhile()
         os.kill(os.getpid(), signal.SIGTERM)
 
-    with mock.patch("toolkit_installer.lifecycle.wait.wait", stop):
+    with mock.patch("toolkit_installer.waiting.wait.wait", stop):
         return faults.run(node, folder, "run", "--socket", SOCKET, *flags)
 
 
@@ -61,11 +60,11 @@ def test_a_process_that_cannot_be_told_or_replaced_keeps_no_node_configured(node
             os.waitid(os.P_PID, int(pid), os.WEXITED | os.WNOWAIT)
         patched = ExitStack()
         of_socket, of_os = (
-            ("metrics.endpoint.socket.create_server", "beside.socket.socketpair"),
-            "beside.os.posix_spawn",
+            ("reporting.metrics.socket.create_server", "waiting.child_process.socket.socketpair"),
+            "waiting.child_process.os.posix_spawn",
         )
-        for name in ("beside.open", *of_socket, of_os):
-            patched.enter_context(mock.patch(f"{LIFECYCLE}.{name}", side_effect=NO_MORE, create=True))
+        for name in ("waiting.child_process.open", *of_socket, of_os):
+            patched.enter_context(mock.patch(f"toolkit_installer.{name}", side_effect=NO_MORE, create=True))
 
     outcome = told_to_stop(node, tmp_path, fail, "--metrics-address", f"127.0.0.1:{port}")
     assert outcome.code == 0, outcome.output
@@ -92,7 +91,7 @@ def test_a_run_that_is_stopped_before_its_process_began_changes_nothing(node: Fa
     program = tmp_path / "program.py"
     waits = "os.read(int(sys.argv[2]), 1)"  # until the run closes the channel
     program.write_text(f"import os, signal, sys\nos.kill(os.getppid(), signal.SIGTERM)\n{waits}\n")
-    with mock.patch(f"{LIFECYCLE}.metrics.endpoint._PROGRAM", str(program)):
+    with mock.patch("toolkit_installer.reporting.metrics._PROGRAM", str(program)):
         outcome = faults.run(node, tmp_path, "run", "--socket", SOCKET, "--metrics-address", f"127.0.0.1:{port}")
     assert outcome.code == 0, outcome.output
     assert "Stopped before the work was done" in outcome.output
@@ -109,7 +108,7 @@ def test_whoever_asks_why_a_node_is_not_ready_learns_no_secret(node: FakeNode, t
             said.write_bytes(connection.getresponse().read())
 
     wrong = Answers(("docker: http://proxy:hunter2@registry.example/ does not answer",), unserved=frozenset({"docker"}))
-    with mock.patch("toolkit_installer.lifecycle.readiness.ask_engines", return_value=wrong):
+    with mock.patch("toolkit_installer.waiting.readiness.ask_engines", return_value=wrong):
         outcome = told_to_stop(node, tmp_path, ask, "--metrics-address", f"127.0.0.1:{port}")
     assert outcome.code == 0, outcome.output
     assert said.read_text() == "Drift: docker: http://****@registry.example/ does not answer\n"

@@ -19,7 +19,7 @@ from tests.node.instants import quickly
 from tests.support import driver_roots
 from tests.support.fake_node import DAEMON_JSON, DEADLINE, TOOLKIT, WAITING, FakeNode, Run
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.lifecycle.instance import Instance
+from toolkit_installer.run.instance import Instance
 
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 

@@ -20,8 +20,8 @@ import pytest
 from tests.node.faults import Fault, Plan, _child, run
 from tests.support.fake_node import FakeNode
 from toolkit_installer import log
-from toolkit_installer.lifecycle.files.installing import Progress
-from toolkit_installer.lifecycle.patience import Patience
+from toolkit_installer.applying.reload import Patience
+from toolkit_installer.applying.toolkit_files import Progress
 from toolkit_installer.node import running
 from toolkit_installer.settings import LogFormat
 

@@ -21,8 +21,8 @@ from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.instants import Stopping, stopping
 from tests.support.fake_node import DAEMON_JSON, DEADLINE, STORE, TOOLKIT, WAITING, FakeNode
 from tests.unit.started import wait_until_it_shows
-from toolkit_installer.lifecycle.reload_when.gate import ReloadGate
-from toolkit_installer.lifecycle.reload_when.pending import Pending
+from toolkit_installer.applying.reload_gate import ReloadGate
+from toolkit_installer.applying.reload_windows import Pending
 
 WINDOW = ("--reload-when", "02:00-04:00")
 AT = ("--socket", SOCKET)

@@ -16,12 +16,11 @@ import pytest
 from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.support import driver_roots
 from tests.support.fake_node import DAEMON_JSON, SCRIPTS, STORE, TOOLKIT, FakeNode
-from toolkit_installer.documents import bundle
 from toolkit_installer.engines.api import Live
 from toolkit_installer.errors import ExitCode
-from toolkit_installer.lifecycle import report
 from toolkit_installer.node.processes import Process
 from toolkit_installer.receipt import schema
+from toolkit_installer.reporting import support_bundle
 
 runs_programs = pytest.mark.skipif(bool(driver_roots.MISSING), reason=driver_roots.MISSING)
 CONTAINERD = "/etc/containerd/config.toml"
@@ -108,9 +107,9 @@ def report_of(node: FakeNode, tmp_path: Path, *more: str) -> Mapping[str, str]:
 def unpacked(content: bytes) -> Mapping[str, str]:
     with tarfile.open(fileobj=io.BytesIO(content)) as tar:
         members = tar.getmembers()
-        assert all(each.isreg() and each.name.startswith(f"{bundle.FOLDER}/") for each in members)
+        assert all(each.isreg() and each.name.startswith(f"{support_bundle.FOLDER}/") for each in members)
         return {
-            each.name.removeprefix(f"{bundle.FOLDER}/"): (tar.extractfile(each) or io.BytesIO()).read().decode()
+            each.name.removeprefix(f"{support_bundle.FOLDER}/"): (tar.extractfile(each) or io.BytesIO()).read().decode()
             for each in members
         }
 
@@ -177,7 +176,7 @@ def test_the_receipt_in_it_has_no_part_of_an_engines_file(node: FakeNode, tmp_pa
     receipt = report_of(node, tmp_path)["receipt.txt"]
     assert "Hunter2" not in receipt
     # what is around it happens to be called `keys`, which is masked anyway: this does not lean on that
-    recorded = json.dumps(report._receipt(schema.decode(node.read(f"{STORE}/receipt.json"))))
+    recorded = json.dumps(support_bundle._receipt(schema.decode(node.read(f"{STORE}/receipt.json"))))
     assert "Hunter2" not in recorded
     assert "(left out)" in recorded
     assert f'"toolkit_folder": "{TOOLKIT}"' in receipt
@@ -249,5 +248,5 @@ def test_a_full_disk_leaves_no_half_of_it(node: FakeNode) -> None:
 
 def test_an_engines_answer_tells_which_process_gave_it() -> None:
     process = Process(7, "dockerd", "/usr/bin/dockerd", ("dockerd",), 1.0, "docker.service")
-    told = report._live(Live("1", {}, None, process))
+    told = support_bundle._live(Live("1", {}, None, process))
     assert told["process"] == {"pid": 7, "name": "dockerd", "unit": "docker.service"}

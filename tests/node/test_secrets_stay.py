@@ -17,7 +17,7 @@ from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, FakeNode
 from tests.unit.documents import secretive
 from toolkit_installer.cli import commands
 from toolkit_installer.engines.containerd.tables import GRPC
-from toolkit_installer.lifecycle.capture import archive
+from toolkit_installer.fleet import archive
 from toolkit_installer.node import heard
 from toolkit_installer.settings import Program
 

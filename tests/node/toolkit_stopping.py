@@ -14,8 +14,7 @@ from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
-from toolkit_installer.lifecycle import idling
-from toolkit_installer.node import signals
+from toolkit_installer.node import idling, signals
 
 LOOK_SECONDS = 0.1
 CLOCK_SECONDS = 0.5
@@ -51,10 +50,10 @@ def main() -> int:
     plan = Halt(call=call if woken == (phase == "woken") else "never")
     with (
         mock.patch("toolkit_installer.node.node.SystemCalls", faulty(plan)),
-        mock.patch("toolkit_installer.lifecycle.wait._LOOK_SECONDS", LOOK_SECONDS),
-        mock.patch("toolkit_installer.lifecycle.wait._LATER_SECONDS", LOOK_SECONDS),
-        mock.patch("toolkit_installer.lifecycle.wait._SOON_SECONDS", LOOK_SECONDS),
-        mock.patch("toolkit_installer.lifecycle.wait._CLOCK_SECONDS", CLOCK_SECONDS),
+        mock.patch("toolkit_installer.waiting.wait._LOOK_SECONDS", LOOK_SECONDS),
+        mock.patch("toolkit_installer.waiting.wait._LATER_SECONDS", LOOK_SECONDS),
+        mock.patch("toolkit_installer.waiting.wait._SOON_SECONDS", LOOK_SECONDS),
+        mock.patch("toolkit_installer.waiting.wait._CLOCK_SECONDS", CLOCK_SECONDS),
         mock.patch("toolkit_installer.kubernetes.wanted.time", clock),
         mock.patch("toolkit_installer.kubernetes.wanted.signals", clock),
     ):

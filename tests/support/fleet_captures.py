@@ -26,9 +26,9 @@ from tests.node.engines.rules import docker_started
 from tests.support import distribution_cases, payloads
 from tests.support.browser import Browser
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, FakeNode
+from toolkit_installer.applying import reload
 from toolkit_installer.cli import commands
-from toolkit_installer.lifecycle import verify
-from toolkit_installer.lifecycle.capture import archive
+from toolkit_installer.fleet import archive
 from toolkit_installer.settings import Program
 
 DATA = Path(__file__).parents[1] / "data"
@@ -123,7 +123,7 @@ def _captured(kind: Kind, variant: int, scratch: Path, payload: Path) -> bytes:
         (node.root / folder).mkdir(parents=True)
     kind.put(node, variant)
     flags = (*node.arguments("plan", engine=kind.engine)[1:], *kind.flags)
-    with kind.alive(node, variant), mock.patch.object(verify, "STEADY_SECONDS", 0.0):
+    with kind.alive(node, variant), mock.patch.object(reload, "STEADY_SECONDS", 0.0):
         if kind.installed:
             _do("run", *flags, "--no-daemon", "--cleanup", "never")
         if kind.since is not None:

@@ -10,14 +10,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from toolkit_installer.applying import record, toolkit_files
+from toolkit_installer.applying.apply import Applier
+from toolkit_installer.applying.reload import NotServedError
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError, InstallerError
-from toolkit_installer.lifecycle import record
-from toolkit_installer.lifecycle.apply import Applier
-from toolkit_installer.lifecycle.files import folders as toolkit_files
-from toolkit_installer.lifecycle.reload import NotServedError
-from toolkit_installer.lifecycle.still_needed import holders, named_in_files
 from toolkit_installer.node.disk.files import ChangedMeanwhileError
 from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.planning import files_naming, toolkit_users
 from toolkit_installer.receipt.schema import Copy, Receipt, State
 
 FOLDER = "/usr/local/nvidia/toolkit"
@@ -199,10 +198,10 @@ def test_without_an_old_record_what_is_new_goes_unless_somebody_needs_it(
     gone: list[tuple[str, ...]] = []
     monkeypatch.setattr(toolkit_files, "remove_all", lambda _node, receipt: gone.append(receipt.toolkit_files))
     monkeypatch.setattr(toolkit_files, "remove_folders", lambda *_: played.done.append("folders"))
-    monkeypatch.setattr(named_in_files, "known_files", lambda _receipt: ())
+    monkeypatch.setattr(files_naming, "known_files", lambda _receipt: ())
     found = [SimpleNamespace(file=Path("/etc/x"), line=7)] if named else []
-    monkeypatch.setattr(named_in_files, "naming", lambda *_, **_known: found)
-    monkeypatch.setattr(holders, "held", lambda *_: held)
+    monkeypatch.setattr(files_naming, "naming", lambda *_, **_known: found)
+    monkeypatch.setattr(toolkit_users, "held", lambda *_: held)
     fail(applier, monkeypatch, ConfigurationError("no"))
     with pytest.raises(ConfigurationError):
         applier.apply(seen(receipt=None))

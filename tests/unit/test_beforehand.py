@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 import pytest
 
 import toolkit_installer
-from toolkit_installer.lifecycle import beforehand
+from toolkit_installer.run import preload
 
 PACKAGE = pathlib.Path(toolkit_installer.__file__).parent
 NOT_AMID_A_CHANGE = {
@@ -21,18 +21,18 @@ NOT_AMID_A_CHANGE = {
     "zoneinfo",  # a window of --reload-when is looked at before a change, and once more amid it
     "email.utils",  # the answers of the API server, which is asked before a change, and comes with http.client
 }
-OF_A_RUN = ("kubernetes.client", "lifecycle.metrics.report", "lifecycle.plugin.watch")
+OF_A_RUN = ("kubernetes.client", "reporting.metrics", "waiting.plugin")
 """What a run has imported by then where it asks the cluster, tells of itself, and serves the plugin."""
 OF_CHILDREN = {
     *(f"toolkit_installer.engines.common.cri.{name}" for name in ("ask", "canary", "runtime_pb2")),
-    *(f"toolkit_installer.lifecycle.plugin.{name}" for name in ("process", "saying")),
+    "toolkit_installer.waiting.plugin_process",
 }
 LIST_MODULES = """
 import sys
 from toolkit_installer import log
-from toolkit_installer.lifecycle import beforehand
+from toolkit_installer.run import preload
 log.configure(None, debug=False, stream=sys.stderr)
-beforehand.everything()
+preload.everything()
 print(*sys.modules)
 """
 
@@ -81,15 +81,15 @@ def imported_by_functions(tree: ast.AST) -> Iterator[str]:
 
 def test_what_any_function_imports_is_there_before_the_node_is_changed() -> None:
     late = {name for tree in trees().values() for name in imported_by_functions(tree)}
-    late -= NOT_AMID_A_CHANGE | beforehand.OF_OTHER_COMMANDS
-    assert {"docker.constants", "structlog", "toolkit_installer.lifecycle.apply"} <= late
+    late -= NOT_AMID_A_CHANGE | preload.OF_OTHER_COMMANDS
+    assert {"docker.constants", "structlog", "toolkit_installer.applying.apply"} <= late
     assert late - there(OF_A_POD) == set()
 
 
 def test_all_of_the_program_is_there_before_the_node_is_changed_but_what_starts_threads() -> None:
     modules = {name for name in trees() if not f"{name}.".startswith("toolkit_installer.nri.")}  # it changes nothing
     found = there(OF_A_POD)
-    assert modules - found == OF_CHILDREN | beforehand.OF_OTHER_COMMANDS
+    assert modules - found == OF_CHILDREN | preload.OF_OTHER_COMMANDS
     assert "grpc" not in found
 
 
@@ -106,11 +106,11 @@ def test_what_is_left_out_no_other_module_imports_at_any_time() -> None:
 
     So it is with `cli.tree`: what answers a shell that completes a command line is no part of any command.
     """
-    apart = {f"toolkit_installer.engines.{name}" for name in beforehand.APART}
+    apart = {f"toolkit_installer.engines.{name}" for name in preload.APART}
     for name, imported in own_imports().items():
         own = {"toolkit_installer.cli.completion"} if name == "toolkit_installer.cli.tree" else set()
-        if name not in beforehand.OF_OTHER_COMMANDS | {"toolkit_installer.cli.actions"}:
-            assert imported & beforehand.OF_OTHER_COMMANDS == own, name
+        if name not in preload.OF_OTHER_COMMANDS | {"toolkit_installer.cli.actions"}:
+            assert imported & preload.OF_OTHER_COMMANDS == own, name
         for package in apart:
             inside = f"{name}.".startswith(f"{package}.")
             assert inside or not any(f"{each}.".startswith(f"{package}.") for each in imported), name
@@ -122,8 +122,8 @@ def test_of_the_commands_that_change_the_node_none_imports_what_is_left_out() ->
         for node in trees()["toolkit_installer.cli.actions"].body
         if isinstance(node, ast.FunctionDef)
     }
-    assert not (functions["run"] | functions["uninstall"]) & beforehand.OF_OTHER_COMMANDS
-    assert any(imported & beforehand.OF_OTHER_COMMANDS for imported in functions.values())
+    assert not (functions["run"] | functions["uninstall"]) & preload.OF_OTHER_COMMANDS
+    assert any(imported & preload.OF_OTHER_COMMANDS for imported in functions.values())
 
 
 def test_what_dockerd_alone_is_asked_with_is_left_out_where_dockerd_is_not_asked() -> None:
@@ -143,13 +143,13 @@ def test_what_dockerd_alone_is_asked_with_is_left_out_where_dockerd_is_not_asked
 def test_what_speaks_to_the_cluster_is_left_out_where_the_run_has_not_begun_with_it() -> None:
     alone, of_a_pod = there(LIST_MODULES), there(OF_A_POD)
     left_out = {name for name in of_a_pod - alone if name.startswith("toolkit_installer.")}
-    assert {"toolkit_installer.kubernetes.wanted", "toolkit_installer.lifecycle.metrics.endpoint"} <= left_out
+    assert {"toolkit_installer.kubernetes.wanted", "toolkit_installer.reporting.metrics"} <= left_out
     # none of it is imported by anything else but by what makes it when the run begins, which is never left out
-    makes_it = {f"toolkit_installer.lifecycle.{name}" for name in ("leaving", "telling", "watches")}
+    makes_it = {f"toolkit_installer.{name}" for name in ("run.leave", "reporting.telling", "run.watches")}
     for name, imported in own_imports().items():
-        if name not in left_out | makes_it | OF_CHILDREN | beforehand.OF_OTHER_COMMANDS:
+        if name not in left_out | makes_it | OF_CHILDREN | preload.OF_OTHER_COMMANDS:
             assert not imported & left_out, name
-    for name in makes_it - {"toolkit_installer.lifecycle.leaving"}:
+    for name in makes_it - {"toolkit_installer.run.leave"}:
         for function in ast.walk(trees()[name]):
             if isinstance(function, ast.FunctionDef) and set(all_imported(function)) & left_out:
                 assert function.name == "__init__", name

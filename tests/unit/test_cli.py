@@ -18,7 +18,7 @@ from toolkit_installer.cli.options.model import Kind, Option
 from toolkit_installer.cli.options.table import OPTIONS
 from toolkit_installer.cluster_settings import DeletionSettings
 from toolkit_installer.errors import ConfigurationError, EngineDownError, ExitCode
-from toolkit_installer.lifecycle import versions
+from toolkit_installer.reporting import versions
 from toolkit_installer.settings import EngineName, Program, Settings
 
 OURS = Program.TOOLKIT_INSTALLER

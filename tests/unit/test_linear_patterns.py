@@ -44,7 +44,7 @@ _MADE_AT_RUN_TIME = {
     "engines.containerd.templates:alone": "a prefix that the text has nowhere else, and six digits",
     "engines.containerd.templates:b'(?m)^([ \\\\t]*)# (?=(?:%s[ \\\\t]*)+\\\\r?$)' % number": "likewise",
     "engines.containerd.templates:number": "likewise",
-    "lifecycle.refresh_command:pattern": "hexadecimal digits of one length after a name; the kernel's path is short",
+    "waiting.refresh_command:pattern": "hexadecimal digits of one length after a name; the kernel's path is short",
     "engines.detect.kubelet:pattern": "test_a_kubelets_option_is_found_in_linear_time",
 }
 """Patterns that only a running program knows, and why they are linear."""

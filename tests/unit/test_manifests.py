@@ -26,10 +26,10 @@ from toolkit_installer.cli.options.table import OPTIONS, UNLESS_INSTALLED
 from toolkit_installer.engines.target import handlers
 from toolkit_installer.kubernetes import wanted
 from toolkit_installer.kubernetes.scheduling import refusal
-from toolkit_installer.lifecycle import node_report
-from toolkit_installer.lifecycle.ready_file import STARTED
+from toolkit_installer.reporting import cluster
 from toolkit_installer.settings import AUTO, Cleanup, WithoutGpu
 from toolkit_installer.toolkit.payload import RUNTIMES
+from toolkit_installer.waiting.ready_file import STARTED
 
 OURS = ["base", *(name for name in kustomizations() if name.startswith("overlays/"))]
 DOCUMENTS = [manifests.PROJECT / "README.md", *(manifests.PROJECT / "docs").glob("*.md")]
@@ -135,7 +135,7 @@ def test_what_is_asked_once_told_to_stop_and_a_reload_with_its_rollback_fit_into
     attempt = 2 * reload_timeout  # systemctl's restart, then the wait for the engine to serve
     slow_to_answer = reload_timeout
     cleanup = slow_to_answer + 2 * attempt  # of a last resort
-    told = node_report._WITHDRAW_SECONDS + node_report._ROUND_SECONDS
+    told = cluster._WITHDRAW_SECONDS + cluster._ROUND_SECONDS
     assert pod(name)["terminationGracePeriodSeconds"] >= wanted._LEAVE_SECONDS + told + cleanup
 
 

@@ -85,7 +85,7 @@ def test_what_names_no_test_is_not_tried_twice(failed: str) -> None:
 
 
 def test_tests_that_have_the_rarer_words_of_a_mutant_come_first() -> None:
-    mutant = Mutant("toolkit_installer/lifecycle/metrics/endpoint.py", "return listener", "return None", "")
+    mutant = Mutant("toolkit_installer/reporting/metrics.py", "return listener", "return None", "")
     files = {
         "tests/node/test_all.py": "toolkit_installer lifecycle",
         "tests/node/test_metrics_address.py": "toolkit_installer lifecycle: who is the listener?",

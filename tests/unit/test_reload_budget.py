@@ -10,15 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from toolkit_installer.applying.reload_budget import ReloadBudget, Reloads, recent, refusal, refusal_of_any, remembered
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.lifecycle.reload_budget import (
-    ReloadBudget,
-    Reloads,
-    recent,
-    refusal,
-    refusal_of_any,
-    remembered,
-)
 from toolkit_installer.node import streams
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.files import Files

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.lifecycle.still_needed import named_in_files
-from toolkit_installer.lifecycle.still_needed.named_in_files import Naming
 from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
+from toolkit_installer.planning import files_naming
+from toolkit_installer.planning.files_naming import Naming
 
 TOOLKIT = "/usr/local/nvidia/toolkit"
 RUNTIME = f"{TOOLKIT}/nvidia-container-runtime"
@@ -71,7 +71,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def files(node: Node) -> set[str]:
-    return {each.file for each in named_in_files.naming(node, TOOLKIT)}
+    return {each.file for each in files_naming.naming(node, TOOLKIT)}
 
 
 @pytest.mark.parametrize("path", ALONE)
@@ -123,14 +123,14 @@ def test_a_file_that_its_disk_does_not_give_holds_the_toolkit(
         return found(reader, path) if limit is None else found(reader, path, limit)
 
     monkeypatch.setattr(Reader, "read_file", refused)
-    named = named_in_files.naming(Node.open(str(tmp_path), "/host"), TOOLKIT)
+    named = files_naming.naming(Node.open(str(tmp_path), "/host"), TOOLKIT)
     assert bool(named) is holds
 
 
 @pytest.mark.parametrize("recorded", [True, False])
 def test_what_keeps_the_toolkit_is_named_with_its_file_and_what_to_do(*, recorded: bool) -> None:
     found = [Naming("/etc/docker/daemon.json", 5, f"{TOOLKIT}/a"), Naming("/etc/crio/b.conf", 2, f"{TOOLKIT}/b")]
-    error = named_in_files.refuse_removal(found, recorded=recorded)
+    error = files_naming.refuse_removal(found, recorded=recorded)
     assert (error.path, error.line) == ("/etc/docker/daemon.json", 5)
     assert all(str(each) in error.reason for each in found)
     assert error.hint is not None

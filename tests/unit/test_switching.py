@@ -13,12 +13,11 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from toolkit_installer.applying import reload
+from toolkit_installer.applying.reload import NotServedError, Patience, Switch, Switcher
 from toolkit_installer.engines.api import DesiredFile, Engine, EngineFile, EngineSilentError, Inspection, Live, Reload
 from toolkit_installer.engines.common.answering import EngineBrokenError
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.lifecycle import restart, verify
-from toolkit_installer.lifecycle.patience import Patience
-from toolkit_installer.lifecycle.reload import NotServedError, Switch, Switcher
 from toolkit_installer.node.disk.files import ChangedMeanwhileError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, ProcessGoneError, inspect_process
@@ -164,7 +163,7 @@ def switch(player: Player, reload: Reload, content: bytes | None = NEW, *, last_
 
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verify, "STEADY_SECONDS", 0.01)
+    monkeypatch.setattr(reload, "STEADY_SECONDS", 0.01)
 
 
 def switcher(node: Node, attention: Attention | None = None, seconds: float = 0.3) -> Switcher:
@@ -434,7 +433,7 @@ CALLED = msgspec.structs.replace(SYSTEMD, ends_after_calls=True)
 @pytest.fixture
 def awaiting(player: Player, restarts: Restarts, monkeypatch: pytest.MonkeyPatch) -> Attention:
     """Have the engine wait for this process, which is asked to stop once the restart was asked for."""
-    monkeypatch.setattr(restart, "_END_SECONDS", 0.0)
+    monkeypatch.setattr(reload, "_END_SECONDS", 0.0)
     here = inspect_process(os.getpid())
     assert here is not None
     player.process, restarts.waits = here, True
@@ -472,7 +471,7 @@ def test_a_change_is_given_up_where_the_engine_ends_only_after_this_process_and_
 def test_an_engine_that_has_not_ended_yet_gets_a_while_before_it_is_taken_to_wait_for_this_process(
     node: Node, player: Player, restarts: Restarts, awaiting: Attention, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(restart, "_END_SECONDS", 60.0)
+    monkeypatch.setattr(reload, "_END_SECONDS", 60.0)
     with pytest.raises(NotServedError, match=r"engine\.service was not restarted"):
         switcher(node, awaiting, seconds=60).make(switch(player, CALLED), interruptible=False)
     assert (restarts.calls, awaiting.awaited_by) == (1, None)

@@ -23,11 +23,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit_installer.kubernetes.standing import Standing
-from toolkit_installer.lifecycle import idling, wait
-from toolkit_installer.lifecycle.waiting_state import Remembered
-from toolkit_installer.node import signals
+from toolkit_installer.node import idling, signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
+from toolkit_installer.waiting import wait
+from toolkit_installer.waiting.wait import Remembered
 
 DRIVER = (("/dev/nvidiactl", "absent 2"), ("/a\nb", "1 2 3"))
 STANDING = Standing(bare=True, wanted=True, accepted=("system:serviceaccount:a:b 1 2",))

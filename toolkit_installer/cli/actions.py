@@ -21,7 +21,7 @@ from toolkit_installer.settings import PID_FILES, Settings
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from toolkit_installer.lifecycle import wait
+    from toolkit_installer.waiting import wait
 
 _REFRESH_SECONDS, _RELOADS = 600.0, 8
 """How long `refresh` waits for an outcome: an end of the run, or that it is stopped, ends the wait at once. Two
@@ -32,9 +32,10 @@ _GRACE_SECONDS = 30.0
 
 def run(settings: Settings) -> int:
     """Install, wait, clean up; return the exit code. Raises InstallerError."""
-    from toolkit_installer.lifecycle import last_run, wait
-    from toolkit_installer.lifecycle.instance import Instance
     from toolkit_installer.node import programs
+    from toolkit_installer.reporting import outcome
+    from toolkit_installer.run.instance import Instance
+    from toolkit_installer.waiting import wait
 
     woken = wait.resumed()
     programs.reap()
@@ -56,7 +57,7 @@ def run(settings: Settings) -> int:
                     instance.store.lock_fd = wait.held(node.root.outside(instance.store.folder))
                 code = instance.resume(woken.events, woken.remembered)
             if code == ExitCode.DONE:
-                last_run.forget(node, pid_file.path, settings.ready_file)
+                outcome.forget(node, pid_file.path, settings.ready_file)
             return code
         finally:
             # before the PID file goes: whoever waits for that finds nobody at work then
@@ -76,8 +77,8 @@ def _opened(settings: Settings) -> Node:
 
 def _acquired(settings: Settings, node: Node, besides: Sequence[str] = ()) -> PidFile:
     """Lock the PID files, and tidy up what a killed run left half written beside its own. Raises InstallerError."""
-    from toolkit_installer.lifecycle import other_installer
-    from toolkit_installer.lifecycle.reload_budget import ReloadBudget
+    from toolkit_installer.applying.reload_budget import ReloadBudget
+    from toolkit_installer.planning import other_installer
 
     other_installer.refuse(node, settings.toolkit.install_dir)
     try:
@@ -96,7 +97,7 @@ def _acquired(settings: Settings, node: Node, besides: Sequence[str] = ()) -> Pi
 
 def _still_held(settings: Settings, node: Node, woken: wait.Resumed) -> PidFile:
     """Return the PID file that this program held when it fell asleep, with the others. Raises InstallerError."""
-    from toolkit_installer.lifecycle import wait
+    from toolkit_installer.waiting import wait
 
     if woken.pid_fd is not None:
         held = PidFile(node.files, woken.pid_path, woken.pid_fd, woken.pid_folders)
@@ -122,14 +123,14 @@ def _still_held(settings: Settings, node: Node, woken: wait.Resumed) -> PidFile:
 def plan(settings: Settings, *, as_json: bool) -> int:
     """Show what `run` would do; write nothing. Raises InstallerError, also that with which `run` would stop."""
     from toolkit_installer.cli import show_plan
-    from toolkit_installer.lifecycle import foreseen
+    from toolkit_installer.run import dry_run
 
     signals.unblock()
     node = _opened(settings)
     own_container.refuse(node, settings, own_container.asked_for(settings))
-    holds = foreseen.holder(settings, node)
+    holds = dry_run.holder(settings, node)
     try:
-        found = foreseen.foresee(settings, node)
+        found = dry_run.foresee(settings, node)
     except InstallerError:
         if holds is not None:  # `run` would not come to what is wrong beside that
             raise holds from None
@@ -147,16 +148,17 @@ def status(settings: Settings, *, as_json: bool, check: bool) -> int:
     Raises InstallerError.
     """
     from toolkit_installer.cli import show_status
-    from toolkit_installer.lifecycle.health import look, verdict
     from toolkit_installer.receipt import trust
     from toolkit_installer.receipt.store import ReceiptStore
+    from toolkit_installer.reporting import status as node_status
+    from toolkit_installer.reporting import status_verdict
 
     signals.unblock()
     node = _opened(settings)
     store = ReceiptStore(node, settings.toolkit.install_dir)
-    health = verdict.judged(look.look(node, settings, store, trust.load(node, store)))
+    health = status_verdict.judged(node_status.look(node, settings, store, trust.load(node, store)))
     show_status.show_status(health, as_json=as_json)
-    return verdict.SEVERITY.index(health.verdict) if check else ExitCode.DONE
+    return status_verdict.SEVERITY.index(health.verdict) if check else ExitCode.DONE
 
 
 def refresh(settings: Settings, *, seconds: float | None) -> int:
@@ -166,9 +168,9 @@ def refresh(settings: Settings, *, seconds: float | None) -> int:
     Raises InstallerError, also that with which the inspection failed.
     """
     from toolkit_installer.cli import output
-    from toolkit_installer.lifecycle import refresh as refreshing
     from toolkit_installer.receipt import trust
     from toolkit_installer.receipt.store import ReceiptStore
+    from toolkit_installer.run import refresh as refreshing
 
     signals.unblock()
     node = _opened(settings)
@@ -250,13 +252,13 @@ def detect(settings: Settings, *, as_json: bool) -> int:
 def diagnose(settings: Settings, *, as_json: bool) -> int:
     """Show the illnesses of the node. Raises InstallerError."""
     from toolkit_installer.cli import show_diagnose
-    from toolkit_installer.lifecycle.diagnosis import look
+    from toolkit_installer.reporting import diagnosis
 
     signals.unblock()
     node = _opened(settings)
     own_container.refuse(node, settings, own_container.asked_for(settings))
     node.root.only_looks = True
-    show_diagnose.show(look.diagnose(node, settings), as_json=as_json)
+    show_diagnose.show(diagnosis.diagnose(node, settings), as_json=as_json)
     return ExitCode.DONE
 
 
@@ -339,19 +341,20 @@ def delete_daemonset(_settings: Settings, *, deletion: DeletionSettings, seconds
 
 def uninstall(settings: Settings) -> int:
     """Revert all that a running instance, or a killed one, installed; return the exit code. Raises InstallerError."""
-    from toolkit_installer.lifecycle import beforehand, last_run
-    from toolkit_installer.lifecycle.ready_file import Marker
-    from toolkit_installer.lifecycle.revert import request as uninstall_request
-    from toolkit_installer.lifecycle.revert.uninstall import finish_uninstall
     from toolkit_installer.receipt import trust
     from toolkit_installer.receipt.store import ReceiptStore
+    from toolkit_installer.reporting import outcome
+    from toolkit_installer.revert import uninstall as uninstall_request
+    from toolkit_installer.revert.uninstall import finish_uninstall
+    from toolkit_installer.run import preload
+    from toolkit_installer.waiting.ready_file import Marker
 
     try:
         node = _opened(settings)
         own_container.refuse(node, settings, own_container.asked_for(settings))
         store = ReceiptStore(node, settings.toolkit.install_dir)
         receipt = trust.load(node, store)
-        beforehand.everything()
+        preload.everything()
         # a run under another of the program's names has another PID file
         for path in dict.fromkeys([settings.pid_file, *([receipt.pid_file] if receipt is not None else [])]):
             seconds = settings.reload_timeout + _GRACE_SECONDS
@@ -360,7 +363,7 @@ def uninstall(settings: Settings) -> int:
         try:
             Marker(settings.ready_file, node.calls).clear_before_cleanup()
             finish_uninstall(settings, node, store, pid_file)
-            last_run.forget(node, pid_file.path, settings.ready_file)
+            outcome.forget(node, pid_file.path, settings.ready_file)
         finally:
             pid_file.release()
     except Stopped as stopped:

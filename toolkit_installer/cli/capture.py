@@ -9,13 +9,13 @@ from toolkit_installer import __version__, log
 from toolkit_installer.cli import new_file, show_plan
 from toolkit_installer.cli.options.table import OPTIONS
 from toolkit_installer.errors import UsageError
-from toolkit_installer.lifecycle.capture import archive, observing, tapping
-from toolkit_installer.lifecycle.capture.archive import Archive
-from toolkit_installer.lifecycle.capture.hiding import Hiding
-from toolkit_installer.lifecycle.capture.recording import Recorder
-from toolkit_installer.lifecycle.foreseen import Foreseen
+from toolkit_installer.fleet import archive, record, seams
+from toolkit_installer.fleet.archive import Archive
+from toolkit_installer.fleet.masking import Hiding
+from toolkit_installer.fleet.record import Recorder
 from toolkit_installer.node import machine
 from toolkit_installer.node.node import Node
+from toolkit_installer.run.dry_run import Foreseen
 from toolkit_installer.settings import Settings
 
 _KEY_BYTES = 32
@@ -41,8 +41,8 @@ def make(
     hiding = None if keep_secrets else Hiding(_key(key_file))
     new_file.require(path)
     recorder = Recorder()
-    with log.unheard(), tapping.recorded_by(recorder):
-        observing.observe(node, settings, _show)
+    with log.unheard(), record.recorded_by(recorder):
+        seams.observe(node, settings, _show)
     for place, why in recorder.unread.items():
         log.get().warning(
             "A part of the node could not be captured", key="capture-part-missing", file=place, reason=why

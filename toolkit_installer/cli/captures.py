@@ -11,11 +11,11 @@ from typing import TypeVar
 from toolkit_installer.cli import workers
 from toolkit_installer.cli.options import build
 from toolkit_installer.errors import ConfigurationError, InstallerError, UsageError
-from toolkit_installer.lifecycle.capture import archive, tapping
-from toolkit_installer.lifecycle.capture.archive import Archive
-from toolkit_installer.lifecycle.capture.fleet import Refusal
-from toolkit_installer.lifecycle.capture.replaying import DamagedError, NotCapturedError
-from toolkit_installer.lifecycle.capture.values import NotReadableError
+from toolkit_installer.fleet import archive, record
+from toolkit_installer.fleet.archive import Archive
+from toolkit_installer.fleet.forecast import Refusal
+from toolkit_installer.fleet.record import DamagedError, NotCapturedError
+from toolkit_installer.fleet.values import NotReadableError
 from toolkit_installer.node.disk.reading import read_bounded
 from toolkit_installer.settings import Program, Settings
 
@@ -60,7 +60,7 @@ def each(
     `lost` makes the result where the work was more than one capture may cost: of what was given, the capture's path if
     that is known, and the refusal.
     """
-    tapping.prepare()
+    record.prepare()
 
     def refused(one: _Given, path: str | None, reason: str) -> _Made:
         return lost(one, path, refusal(ConfigurationError(reason, path=path, hint=_DAMAGED)))

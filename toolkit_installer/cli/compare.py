@@ -11,10 +11,9 @@ import msgspec
 from toolkit_installer import __version__, log
 from toolkit_installer.cli import captures, compared_nodes, output, show_compare
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
-from toolkit_installer.lifecycle.capture import comparing
-from toolkit_installer.lifecycle.capture.compared import Comparison
-from toolkit_installer.lifecycle.capture.comparing import Findings
-from toolkit_installer.lifecycle.capture.fleet import Refusal
+from toolkit_installer.fleet import compare as comparing
+from toolkit_installer.fleet.compare import Comparison, Findings
+from toolkit_installer.fleet.forecast import Refusal
 
 
 class _Named(msgspec.Struct, frozen=True):

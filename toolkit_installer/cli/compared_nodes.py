@@ -15,17 +15,17 @@ from toolkit_installer.cli.options.table import BY_NAME
 from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines.detect import own_container
 from toolkit_installer.errors import InstallerError
-from toolkit_installer.lifecycle import foreseen
-from toolkit_installer.lifecycle.capture import contents, tapping
-from toolkit_installer.lifecycle.capture.archive import Archive
-from toolkit_installer.lifecycle.capture.comparing import After, Before, Managed, Standing, Text
-from toolkit_installer.lifecycle.capture.replaying import NotCapturedError, Player
-from toolkit_installer.lifecycle.plan import moved, superseded
-from toolkit_installer.lifecycle.prepare import Prepared
+from toolkit_installer.fleet import compare, record
+from toolkit_installer.fleet.archive import Archive
+from toolkit_installer.fleet.compare import After, Before, Managed, Standing, Text
+from toolkit_installer.fleet.record import NotCapturedError, Player
 from toolkit_installer.node.node import Node
+from toolkit_installer.planning.plan import moved, superseded
+from toolkit_installer.planning.prepare import Prepared
 from toolkit_installer.receipt import drift, trust
 from toolkit_installer.receipt.schema import FileRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.run import dry_run
 from toolkit_installer.settings import AUTO, Program, Settings, ToolkitSettings
 
 _PLACES: Final = ("node_root", "host_root", "source_root", "driver_root_ctr_path", "dev_root_ctr_path")
@@ -42,9 +42,9 @@ _Value = TypeVar("_Value")
 
 def after(found: Archive, path: str) -> tuple[After, Standing]:
     """Return a node as it was left, and how it stands. Raises InstallerError for what cannot be replayed at all."""
-    files = contents.files_of(found, path)
+    files = compare.files_of(found, path)
     settings = captures.settings(found.given, found.environment, path)
-    with tapping.played_by(Player(found)):
+    with record.played_by(Player(found)):
         node = Node(found.root, found.programs_root, whole=found.whole)
         try:
             receipt = _receipt(node, settings)
@@ -52,7 +52,7 @@ def after(found: Archive, path: str) -> tuple[After, Standing]:
             return After(files), Standing(untold=str(error), left_alone=True)
         except InstallerError as error:
             return After(files), Standing(refused=str(error))
-        managed = tuple(_managed(node, record) for record in (receipt.files() if receipt is not None else ()))
+        managed = tuple(_managed(node, file) for file in (receipt.files() if receipt is not None else ()))
         aside = _aside(node, settings, receipt)
         known = After(files, managed, aside=aside)
         try:
@@ -78,18 +78,18 @@ def _receipt(node: Node, settings: Settings) -> Receipt | None:
     return trust.load(node, ReceiptStore(node, settings.toolkit.install_dir))
 
 
-def _managed(node: Node, record: FileRecord) -> Managed:
+def _managed(node: Node, file: FileRecord) -> Managed:
     try:
-        state: str | None = drift.state_of(node, record)
+        state: str | None = drift.state_of(node, file)
     except NotCapturedError:
         state = None
-    return Managed(record.path, state, record.written)
+    return Managed(file.path, state, file.written)
 
 
 def _stands(node: Node, settings: Settings, receipt: Receipt | None) -> tuple[Prepared | None, Standing]:
     """Return what a run would do with the node now, and how that says it stands. Raises InstallerError."""
     own_container.refuse(node, settings, own_container.asked_for(settings))
-    fate = foreseen.foresee(settings, node)
+    fate = dry_run.foresee(settings, node)
     if fate.seen is None:
         return None, Standing(receipt, left_alone=True)
     if fate.stops is not None:
@@ -106,21 +106,21 @@ def before(found: Archive, path: str, later: Archive) -> tuple[Before, frozenset
 
     And the files that are not compared. Raises ConfigurationError for a damaged capture.
     """
-    files = contents.files_of(found, path)
+    files = compare.files_of(found, path)
     aside: frozenset[str] = frozenset()
     try:
         settings = _settings(found, later)
-        with tapping.played_by(Player(found)):
+        with record.played_by(Player(found)):
             node = Node(found.root, found.programs_root, whole=found.whole)
             aside = _aside(node, settings, _receipt(node, settings))
-            seen = foreseen.foresee(settings, node).seen
+            seen = dry_run.foresee(settings, node).seen
             if seen is None:
                 return Before(files, facts=_facts(node, None)), aside
             targets, facts = _targets(found, seen), _facts(node, seen)
             returned = {
-                record.path: record.before.sha256 if record.before is not None else None
-                for record in _returned(seen)
-                if record.path not in targets
+                file.path: file.before.sha256 if file.before is not None else None
+                for file in _returned(seen)
+                if file.path not in targets
             }
     except NotCapturedError as error:
         return Before(files, unforeseen=str(error)), aside
@@ -152,8 +152,8 @@ def _without(values: Mapping[str, _Value], names: Collection[str]) -> dict[str, 
 def _returned(seen: Prepared) -> Iterator[FileRecord]:
     """Yield the files of engines that a run would give back."""
     recorded = seen.receipt.engines if seen.receipt is not None else ()
-    for record in superseded(recorded, seen.plan):
-        yield from record.files
+    for engine in superseded(recorded, seen.plan):
+        yield from engine.files
     if (elsewhere := moved(recorded, seen.plan.engines)) is not None:
         yield from elsewhere.files
 
@@ -164,7 +164,7 @@ def _returned(seen: Prepared) -> Iterator[FileRecord]:
 def _targets(found: Archive, seen: Prepared) -> dict[str, Text]:
     """Return what a run would make of the engines' files."""
     return {
-        wanted.path: contents.planned(found, wanted.target, wanted.file.content)
+        wanted.path: compare.planned(found, wanted.target, wanted.file.content)
         for work in seen.plan.engines
         for wanted in work.desired.files
         if wanted.role != _GENERATED

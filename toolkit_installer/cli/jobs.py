@@ -109,7 +109,7 @@ def of(name: str, program: Program, environment: Mapping[str, str]) -> Callable[
 def _report_near_misses(environment: Mapping[str, str]) -> None:
     """Warn of variables that were probably meant for ours: once, and not each time that a waiting run wakes."""
     from toolkit_installer import log  # noqa: PLC0415
-    from toolkit_installer.lifecycle import idling  # noqa: PLC0415
+    from toolkit_installer.node import idling  # noqa: PLC0415
 
     for variable, meant in near_misses(environment) if idling.RESUME not in environment else ():
         log.get().warning(

@@ -17,15 +17,15 @@ from toolkit_installer.cli.show_plan import Planned
 from toolkit_installer.documents import diff
 from toolkit_installer.engines.detect import own_container
 from toolkit_installer.errors import ExitCode, InstallerError
-from toolkit_installer.lifecycle import foreseen
-from toolkit_installer.lifecycle.capture import tapping
-from toolkit_installer.lifecycle.capture.archive import Archive
-from toolkit_installer.lifecycle.capture.fleet import OUTCOMES, Fleet, Impact, Outcome, Refusal, Supposed
-from toolkit_installer.lifecycle.capture.replaying import NotCapturedError, Player
-from toolkit_installer.lifecycle.diagnosis import look as diagnosis
-from toolkit_installer.lifecycle.diagnosis.form import Finding
-from toolkit_installer.lifecycle.facts import EngineFacts
+from toolkit_installer.fleet import record
+from toolkit_installer.fleet.archive import Archive
+from toolkit_installer.fleet.forecast import OUTCOMES, Fleet, Impact, Outcome, Refusal, Supposed
+from toolkit_installer.fleet.record import NotCapturedError, Player
 from toolkit_installer.node.node import Node
+from toolkit_installer.planning.plan import EngineFacts
+from toolkit_installer.reporting import diagnosis
+from toolkit_installer.reporting.diagnosis_form import Finding
+from toolkit_installer.run import dry_run
 
 _SOURCE_ROOT = "source_root"
 _NOT_CAPTURED = "not-captured"
@@ -86,11 +86,11 @@ def replay(places: Sequence[str], how: How) -> int:
 
 def _write_page(how: How, path: str, fleet: Fleet, count: int) -> None:
     """Write the page, and say so. Raises OutputError."""
-    from toolkit_installer.cli.fleet import page, replayed  # noqa: PLC0415  # where it is asked for
+    from toolkit_installer.fleet import page  # noqa: PLC0415  # where it is asked for
 
     supposed = "".join(f", with {engine} as if it were {version}" for engine, version in how.versions.items())
     about = f"Planned by toolkit-installer {__version__}, without touching a node{supposed}."
-    rows, changes = replayed.shown(fleet.fates)
+    rows, changes = page.shown(fleet.fates)
     text = page.page(f"Replay of {count:,} capture{'' if count == 1 else 's'}", about, OUTCOMES, rows, changes)
     new_file.write(path, text.encode(errors="backslashreplace"))
     log.get().info("Wrote the page of the replay", key="replay-page-written", file=path, nodes=len(rows))
@@ -121,7 +121,7 @@ def _illnesses(found: Archive, path: str, player: Player) -> tuple[Finding, ...]
     """Return what `diagnose` found on the node, None where the capture does not have it. Raises InstallerError."""
     settings = captures.settings(found.given, found.environment, path)
     try:
-        with tapping.played_by(player):
+        with record.played_by(player):
             return diagnosis.diagnose(Node(found.root, found.programs_root, whole=found.whole), settings).findings
     except NotCapturedError:
         return None
@@ -136,11 +136,11 @@ def _planned(found: Archive, path: str, how: How, player: Player) -> Outcome:
         given.pop(build.DESTINATION, None)
     settings = captures.settings(given, found.environment, path)
     quiet = contextlib.nullcontext() if how.debug else log.unheard()
-    with quiet, tapping.played_by(player):
+    with quiet, record.played_by(player):
         node = Node(found.root, found.programs_root, whole=found.whole)
         own_container.refuse(node, settings, own_container.asked_for(settings))
-        holds = foreseen.holder(settings, node)
-        seen = foreseen.foresee(settings, node)
+        holds = dry_run.holder(settings, node)
+        seen = dry_run.foresee(settings, node)
         stops = holds or seen.stops
         planned = show_plan.as_value(node, settings, seen.seen, stops)
         lines = show_plan.as_lines(node, seen.seen, stops) if how.each else []

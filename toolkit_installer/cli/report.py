@@ -7,17 +7,14 @@ from functools import partial
 
 from toolkit_installer import log
 from toolkit_installer.cli import new_file, output, show_detect, show_diagnose, show_plan, show_status
-from toolkit_installer.documents import bundle
 from toolkit_installer.engines.detect import own_container
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.lifecycle import report
-from toolkit_installer.lifecycle.diagnosis import look as diagnosis
-from toolkit_installer.lifecycle.health import look, verdict
-from toolkit_installer.lifecycle.prepare import prepare
 from toolkit_installer.node import clock
 from toolkit_installer.node.node import Node
+from toolkit_installer.planning.prepare import prepare
 from toolkit_installer.receipt import trust
 from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.reporting import diagnosis, status, status_verdict, support_bundle
 from toolkit_installer.settings import Settings
 
 
@@ -28,15 +25,15 @@ def make(node: Node, settings: Settings, looking: Settings, path: str) -> None:
     """
     new_file.require(path)
     store = ReceiptStore(node, settings.toolkit.install_dir)
-    gathering = report.Gathering()
-    gathering.add("status.json", report.Part.OWN, partial(_status, node, looking, store))
-    gathering.add("detect.json", report.Part.OWN, partial(_detect, node, settings, store))
-    gathering.add("diagnose.txt", report.Part.CLEAN, partial(_diagnosis, node, settings))
-    gathering.add("plan.txt", report.Part.OWN, partial(_plan, node, settings, store))
-    report.gather(node, settings, store, gathering)
+    gathering = support_bundle.Gathering()
+    gathering.add("status.json", support_bundle.Part.OWN, partial(_status, node, looking, store))
+    gathering.add("detect.json", support_bundle.Part.OWN, partial(_detect, node, settings, store))
+    gathering.add("diagnose.txt", support_bundle.Part.CLEAN, partial(_diagnosis, node, settings))
+    gathering.add("plan.txt", support_bundle.Part.OWN, partial(_plan, node, settings, store))
+    support_bundle.gather(node, settings, store, gathering)
     for name, why in gathering.missing.items():
         log.get().warning("A part of the report could not be made", key="report-part-missing", part=name, reason=why)
-    packed = bundle.archive(gathering.finished(), clock.now())
+    packed = support_bundle.archive(gathering.finished(), clock.now())
     new_file.write(path, packed)
     log.get().info(
         "Wrote the report: look through it before you hand it on, though values that may be secret are hidden",
@@ -47,7 +44,7 @@ def make(node: Node, settings: Settings, looking: Settings, path: str) -> None:
 
 
 def _status(node: Node, settings: Settings, store: ReceiptStore) -> str:
-    health = verdict.judged(look.look(node, settings, store, trust.load(node, store)))
+    health = status_verdict.judged(status.look(node, settings, store, trust.load(node, store)))
     return f"{show_status.json_text(health)}\n"
 
 
@@ -70,6 +67,6 @@ def _plan(node: Node, settings: Settings, store: ReceiptStore) -> str:
 
 def _refuse_starting(node: Node, settings: Settings, store: ReceiptStore) -> None:
     """Raise ConfigurationError where an engine would be started by being asked."""
-    why = report.would_be_started(node, settings, trust.load_if_usable(node, store))
+    why = support_bundle.would_be_started(node, settings, trust.load_if_usable(node, store))
     if why is not None:
         raise ConfigurationError(why)

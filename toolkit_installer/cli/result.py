@@ -9,11 +9,11 @@ from toolkit_installer import __version__, foreign_words, log
 from toolkit_installer.cli import tree
 from toolkit_installer.cli.options.place import place
 from toolkit_installer.errors import ExitCode, InstallerError
-from toolkit_installer.lifecycle import last_run
-from toolkit_installer.lifecycle.last_run import LastRun
 from toolkit_installer.node import clock
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
+from toolkit_installer.reporting import outcome
+from toolkit_installer.reporting.outcome import LastRun
 from toolkit_installer.settings import Program
 
 _CHANGING = frozenset({"run", "uninstall"})
@@ -44,14 +44,14 @@ def keep(
         exit_code=int(code),
         event=code.event,
         ended=clock.text(clock.now()),
-        reason=last_run.cut(foreign_words.own(error.reason)),
+        reason=outcome.cut(foreign_words.own(error.reason)),
         file=error.path,
         line=error.line,
-        remedy=last_run.cut(foreign_words.own(error.hint)) if error.hint else None,
+        remedy=outcome.cut(foreign_words.own(error.hint)) if error.hint else None,
     )
     try:
         node = Node.open(where.node_root, where.host_root)
-        last_run.keep(node, where.pid_file, where.ready_file, ended, reloaded=error.reloaded)
+        outcome.keep(node, where.pid_file, where.ready_file, ended, reloaded=error.reloaded)
     except Exception as failure:  # noqa: BLE001  # whatever it is, the error that it is about has to be told
         if not (isinstance(failure, NodeError) and failure.number in _UNWRITABLE):
             log.get().warning(

@@ -21,15 +21,15 @@ from toolkit_installer.cli.options.place import place
 from toolkit_installer.cli.options.resolve import Answer, Sources
 from toolkit_installer.cli.options.table import BY_NAME, OPTIONS
 from toolkit_installer.errors import InstallerError, UsageError
-from toolkit_installer.lifecycle import waiting_state
-from toolkit_installer.lifecycle.revert import request
 from toolkit_installer.node import locks, places, processes, trust
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.receipt import trust as receipts
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.revert import uninstall
 from toolkit_installer.settings import AUTO, PID_FILES, EngineName, Method, Program
+from toolkit_installer.waiting import wait
 
 _Values = Mapping[str, Sequence[str]]
 _PLACE = frozenset({"node_root", "host_root", "install_dir", "pid_file", "log_format", "debug"})
@@ -185,9 +185,9 @@ def _waiting(node: Node, paths: Iterable[str]) -> _Run | None:
     for path in dict.fromkeys(paths):
         pid = locks.holder(node.files, path)
         process = processes.inspect_process(pid) if pid is not None else None
-        if process is None or not request.is_python(process) or not request.is_installer(node, path, process):
+        if process is None or not uninstall.is_python(process) or not uninstall.is_installer(node, path, process):
             continue
-        saved = waiting_state.of_instance(process.pid)
+        saved = wait.of_instance(process.pid)
         words = saved.command if saved is not None and saved.command else process.arguments
         if (started := _started(words)) is not None:
             return _Run(process, started[0], started[1], processes.environment(process))

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from toolkit_installer.cli.output import DiffLine
 from toolkit_installer.documents import diff
-from toolkit_installer.lifecycle.capture.compared import Changed, DriftedFile, Summary
+from toolkit_installer.fleet.compare import Changed, DriftedFile, Summary
 
 _SHOWN = 5
 """How many nodes of a group are named; --json names all."""

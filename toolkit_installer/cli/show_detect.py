@@ -15,9 +15,9 @@ from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
-from toolkit_installer.lifecycle import reading_cdi
-from toolkit_installer.lifecycle.method import Way, choose, obstacle
 from toolkit_installer.node.node import Node
+from toolkit_installer.planning import observe
+from toolkit_installer.planning.method import Way, choose, obstacle
 from toolkit_installer.receipt import trust
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.receipt.store import ReceiptStore
@@ -84,11 +84,11 @@ def _method(node: Node, settings: Settings, decided: Sequence[EngineTarget]) -> 
             inspection = adapter_of(target.name).inspect(node, target)
         except InstallerError as error:
             base = Way(target.name, silence=str(error), folder=folder)
-            ways.append(reading_cdi.recorded(base, receipt))
+            ways.append(observe.recorded(base, receipt))
             continue
-        ways.append(reading_cdi.way(node, request, inspection, receipt, folder))
+        ways.append(observe.way(node, request, inspection, receipt, folder))
     possible = {str(way.engine): obstacle(way) or None for way in ways}
-    standing = reading_cdi.installed(receipt) if receipt is not None else None
+    standing = observe.installed_method(receipt) if receipt is not None else None
     facts: dict[str, Any] = {
         "asked": settings.method.value,
         "installed": standing.value if standing is not None else None,

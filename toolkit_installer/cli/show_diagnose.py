@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from toolkit_installer.cli import output
-from toolkit_installer.lifecycle.diagnosis.form import TITLES, Diagnosis, Finding
+from toolkit_installer.reporting.diagnosis_form import TITLES, Diagnosis, Finding
 
 
 def show(diagnosis: Diagnosis, *, as_json: bool) -> None:

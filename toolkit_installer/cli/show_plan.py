@@ -15,9 +15,9 @@ from toolkit_installer.documents.hiding import mask
 from toolkit_installer.driver import gpus
 from toolkit_installer.driver.gpus import Gpus
 from toolkit_installer.errors import InstallerError
-from toolkit_installer.lifecycle.method import PassedOver
-from toolkit_installer.lifecycle.plan import EngineWork, moved, superseded
 from toolkit_installer.node.node import Node
+from toolkit_installer.planning.method import PassedOver
+from toolkit_installer.planning.plan import EngineWork, moved, superseded
 from toolkit_installer.receipt.schema import EngineRecord
 from toolkit_installer.settings import ReloadMode, Settings
 from toolkit_installer.toolkit import wrappers
@@ -26,8 +26,8 @@ from toolkit_installer.toolkit.layout import ToolkitFile
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from toolkit_installer.lifecycle.impact.words import Impact
-    from toolkit_installer.lifecycle.prepare import Prepared
+    from toolkit_installer.applying.impact import Impact
+    from toolkit_installer.planning.prepare import Prepared
 
 
 class PlannedFile(msgspec.Struct, frozen=True):
@@ -162,14 +162,14 @@ def _impact(node: Node, seen: Prepared, work: EngineWork) -> Impact | None:
     """Return what the engine's reload touches; nothing is looked at for that where there is none."""
     if not work.reload_why:
         return None
-    from toolkit_installer.lifecycle.impact import look  # noqa: PLC0415  # only where a reload is due
+    from toolkit_installer.applying import impact as look  # noqa: PLC0415  # only where a reload is due
 
     return look.of_reload(node, work.name, work.inspection, work.reload, seen.plan.toolkit.folder)
 
 
 def _waits_for(node: Node, seen: Prepared) -> str | None:
     """Return in words what `run` would wait for, None for nothing."""
-    from toolkit_installer.lifecycle.reload_when.gate import ReloadGate  # noqa: PLC0415  # as above
+    from toolkit_installer.applying.reload_gate import ReloadGate  # noqa: PLC0415  # as above
 
     pending = ReloadGate(seen.target.settings, node).looked_at(seen)
     return pending.reason if pending is not None else None
@@ -327,7 +327,7 @@ def _engine_lines(engine: EngineWork, impact: Impact | None) -> list[str | DiffL
 
 
 def _impact_lines(engine: EngineWork, impact: Impact) -> list[str]:
-    from toolkit_installer.lifecycle.impact import look, words  # noqa: PLC0415  # as above
+    from toolkit_installer.applying import impact as look  # noqa: PLC0415  # as above
 
     unit, by_systemd = look.unit_of(engine.inspection, engine.reload), engine.reload.mode is ReloadMode.SYSTEMD
-    return [f"  {line}" for line in words.lines(engine.name, unit, impact, by_systemd=by_systemd)]
+    return [f"  {line}" for line in look.lines(engine.name, unit, impact, by_systemd=by_systemd)]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from toolkit_installer.cli.output import DiffLine
 from toolkit_installer.documents import diff
-from toolkit_installer.lifecycle.capture.fleet import (
+from toolkit_installer.fleet.forecast import (
     Group,
     Illnesses,
     Impact,

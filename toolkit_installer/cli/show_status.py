@@ -11,8 +11,10 @@ import click
 import msgspec
 
 from toolkit_installer.cli import output
-from toolkit_installer.lifecycle.health import verdict
-from toolkit_installer.lifecycle.health.form import (
+from toolkit_installer.receipt.schema import AS_WRITTEN
+from toolkit_installer.reporting import status_verdict
+from toolkit_installer.reporting.outcome import LastRun
+from toolkit_installer.reporting.status_form import (
     EngineHealth,
     FileHealth,
     Health,
@@ -22,9 +24,7 @@ from toolkit_installer.lifecycle.health.form import (
     ToolkitHealth,
     Verdict,
 )
-from toolkit_installer.lifecycle.health.verdict import ABSENT, INSTALLED
-from toolkit_installer.lifecycle.last_run import LastRun
-from toolkit_installer.receipt.schema import AS_WRITTEN
+from toolkit_installer.reporting.status_verdict import ABSENT, INSTALLED
 from toolkit_installer.settings import Method
 
 _LABEL = 9
@@ -148,9 +148,9 @@ def _running(health: Health) -> str:
 def _last_run(health: Health, ended: LastRun) -> Iterator[tuple[str, str]]:
     """Yield how the last run ended that failed, and what it said, unless that is among the reasons."""
     yield "Last:", f"`{ended.command}` failed at {ended.ended} with exit code {ended.exit_code} ({ended.event})"
-    if not verdict.counts(health):
-        yield "", verdict.said(ended)
-        if verdict.is_over(health):
+    if not status_verdict.counts(health):
+        yield "", status_verdict.said(ended)
+        if status_verdict.is_over(health):
             yield "", "its cause is gone: nothing is wrong with the engine's files now, and it serves"
         elif ended.remedy:
             yield "", f"-> {ended.remedy}"
@@ -161,7 +161,7 @@ def _toolkit(toolkit: ToolkitHealth) -> Iterator[tuple[str, str]]:
     yield "Toolkit:", f"{toolkit.folder}, {toolkit.files} files{version}"
     if toolkit.missing:
         yield "", f"MISSING: {', '.join(toolkit.missing)}"
-    for words, certain in verdict.together(toolkit.damaged):
+    for words, certain in status_verdict.together(toolkit.damaged):
         yield "", f"{'DAMAGED' if certain else 'TOUCHED'}: {words}"
 
 

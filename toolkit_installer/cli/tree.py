@@ -239,7 +239,7 @@ def _version_option() -> click.Option:
 
 
 def _show_version(_context: click.Context) -> int:
-    from toolkit_installer.lifecycle import versions  # noqa: PLC0415  # what every other start can do without
+    from toolkit_installer.reporting import versions  # noqa: PLC0415  # what every other start can do without
 
     output.show([f"{Program.TOOLKIT_INSTALLER} {versions.own()}", versions.image_payload()])
     return 0

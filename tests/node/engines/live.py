@@ -26,12 +26,12 @@ from tests.node.engines.rules import Served, docker_reloaded, started
 from tests.node.sweeps.trees import taken
 from tests.support.fake_node import DAEMON_JSON, FakeNode
 from tests.support.stand_ins import answering, failing
+from toolkit_installer.applying import reload
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.crio.engine import Crio
 from toolkit_installer.engines.crio.live import CrioLive
 from toolkit_installer.engines.docker.engine import Docker
-from toolkit_installer.lifecycle import verify
 from toolkit_installer.node import sockets
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
@@ -110,7 +110,7 @@ class FakeDockerd:
         absent = failing(ProgramError, "the made node has no programs")
         stack = contextlib.ExitStack()
         stack.enter_context(mock.patch.object(Programs, "run", absent))
-        stack.enter_context(mock.patch.object(verify, "STEADY_SECONDS", 0.0))
+        stack.enter_context(mock.patch.object(reload, "STEADY_SECONDS", 0.0))
         # it answers as soon as it gets a processor, or hangs up
         stack.enter_context(mock.patch.object(Docker, "ask", _asked_for_long))
         stack.enter_context(mock.patch.object(sockets, "_ANSWER_SECONDS", _ANSWER_SECONDS))
@@ -211,7 +211,7 @@ class _Unit:
         with (
             mock.patch.object(self.adapter, "ask", self._ask),
             mock.patch.object(Services, "knows", answering(answer=True)),
-            mock.patch.object(verify, "STEADY_SECONDS", 0.0),
+            mock.patch.object(reload, "STEADY_SECONDS", 0.0),
             mock.patch.object(Programs, "find_program", self._find),
             mock.patch.object(Programs, "run", self._run),
         ):

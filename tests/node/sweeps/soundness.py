@@ -28,7 +28,7 @@ from tests.support.fake_node import (
     TOOLKIT,
     Entry,
 )
-from toolkit_installer.lifecycle import last_run
+from toolkit_installer.reporting import outcome
 
 FILES = {"docker": (DAEMON_JSON,), "containerd": (CONFIG_TOML, DROP_IN), "crio": (CRIO_SITE, CRIO_DROP_IN)}
 """Each engine's files; the first is the operator's."""
@@ -218,7 +218,7 @@ def _dangling(tree: Tree, original: Tree) -> Iterator[str]:
         if (
             _in_toolkit(path)
             or f"{path}/".startswith(f"{STORE}/")
-            or posixpath.basename(becoming(path)) == last_run.FILE
+            or posixpath.basename(becoming(path)) == outcome.FILE
         ):
             continue  # the last tells people what a run has said, and no engine reads it
         for name in sorted(mentioned(entry) - mentioned(original.get(path))):

@@ -30,9 +30,9 @@ from tests.node.engines.live import keep_only
 from tests.node.faults import ENVIRONMENT, Outcome, Plan, invoke
 from tests.support.stand_ins import answering
 from toolkit_installer.cli import tree
-from toolkit_installer.lifecycle import versions
 from toolkit_installer.node import processes, signals
 from toolkit_installer.node.programs import Completed
+from toolkit_installer.reporting import versions
 from toolkit_installer.settings import Program
 
 PRELOADED = (docker.errors, requests.exceptions, netrc)

@@ -9,12 +9,12 @@ import pytest
 from toolkit_installer.engines.api import Live
 from toolkit_installer.engines.containerd.tables import cgroup_driver
 from toolkit_installer.engines.detect import kubelet
-from toolkit_installer.lifecycle.health import engine_faults
-from toolkit_installer.lifecycle.health.form import FileFault
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import Completed, ProgramError, Programs
 from toolkit_installer.receipt.schema import EngineRecord
+from toolkit_installer.reporting import engine_faults
+from toolkit_installer.reporting.status_form import FileFault
 from toolkit_installer.settings import EngineName
 
 SOCKET = "/run/containerd/containerd.sock"

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolkit_installer.engines.common import serving
-from toolkit_installer.lifecycle import report
+from toolkit_installer.reporting import support_bundle
 from toolkit_installer.settings import EngineName, EngineSettings, Settings
 
 SOCKET, HELD = "/var/run/docker.sock", "/run/docker.sock"
@@ -57,7 +57,7 @@ def test_a_report_asks_no_engine_where_that_would_start_one_and_says_which(
         asked=lambda: [SimpleNamespace(name=EngineName.CONTAINERD, socket="/run/a.sock")],
     )
     monkeypatch.setattr(serving, "starts_when_asked", lambda _node, _engine, socket: socket in stopped)
-    said = report.would_be_started(NODE, Settings(), recorded)
+    said = support_bundle.would_be_started(NODE, Settings(), recorded)
     wanted = f"the engine on {named} does not run, and systemd would start it for whoever asks it"
     assert said == (wanted if named is not None else None)
 
@@ -65,6 +65,6 @@ def test_a_report_asks_no_engine_where_that_would_start_one_and_says_which(
 def test_the_docker_that_was_named_is_the_one_that_would_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "starts_when_asked", lambda *_: True)
     settings = Settings(engine=EngineSettings(socket="/srv/docker.sock"))
-    said = report.would_be_started(NODE, settings, None)
+    said = support_bundle.would_be_started(NODE, settings, None)
     assert said is not None
     assert said.startswith("the engine on /srv/docker.sock does not run")

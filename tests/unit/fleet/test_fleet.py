@@ -9,8 +9,8 @@ import pytest
 
 from toolkit_installer.cli.show_plan import Planned, PlannedEngine, PlannedFile, PlannedMethod
 from toolkit_installer.cli.show_replay import lines
-from toolkit_installer.lifecycle.capture.fleet import Fleet, Group, Impact, Outcome, Refusal
-from toolkit_installer.lifecycle.diagnosis.form import Finding, Illness
+from toolkit_installer.fleet.forecast import Fleet, Group, Impact, Outcome, Refusal
+from toolkit_installer.reporting.diagnosis_form import Finding, Illness
 
 ENGINE = PlannedEngine("containerd", (), (PlannedFile("/etc/a", "+x"),), "systemd", "containerd.service", "why", None)
 PLANNED = Planned(

@@ -11,9 +11,9 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.cli.fleet import page
-from toolkit_installer.cli.fleet.page import Change, Row
-from toolkit_installer.lifecycle.capture.fleet import OUTCOMES
+from toolkit_installer.fleet import page
+from toolkit_installer.fleet.forecast import OUTCOMES
+from toolkit_installer.fleet.page import Change, Row
 
 
 class Elements(HTMLParser):

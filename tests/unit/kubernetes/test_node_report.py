@@ -16,10 +16,9 @@ from toolkit_installer.cluster_settings import ReportSettings, Taint
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.kubernetes import client, node_client
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
-from toolkit_installer.lifecycle.event_report import HAPPENINGS
-from toolkit_installer.lifecycle.node_report import NodeReport
 from toolkit_installer.node import clock, signals
 from toolkit_installer.receipt.schema import Receipt, State
+from toolkit_installer.reporting.cluster import HAPPENINGS, NodeReport
 
 TAINT = Taint("nvidia.com/toolkit", "", "NoSchedule")
 READY = NodeState(Reason.SERVING, "docker nvidia")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
-from toolkit_installer.lifecycle.event_report import HAPPENINGS
+from toolkit_installer.reporting.cluster import HAPPENINGS
 
 DOCS = Path(__file__).parents[3] / "docs"
 

@@ -12,8 +12,8 @@ from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.lifecycle.revert import adopt
 from toolkit_installer.node.node import Node
+from toolkit_installer.revert import adopt
 from toolkit_installer.settings import EngineName, EngineSettings, Settings
 
 

@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from toolkit_installer.lifecycle.metrics import answering, exposition
-from toolkit_installer.lifecycle.metrics.answering import Endpoint, Told, answer
-from toolkit_installer.lifecycle.metrics.exposition import Metrics
+from toolkit_installer.reporting import metrics_server, metrics_text
+from toolkit_installer.reporting.metrics_server import Endpoint, Told, answer
+from toolkit_installer.reporting.metrics_text import Metrics
 
-METRICS = exposition.text(Metrics(ready=True)).encode()
+METRICS = metrics_text.text(Metrics(ready=True)).encode()
 MANY = 1000
 
 
@@ -25,7 +25,7 @@ class Asked:
     """An endpoint, what tells it, and whoever asks it; all in this process, step by step."""
 
     def __init__(self) -> None:
-        self.listener = socket.create_server(("127.0.0.1", 0), backlog=answering._OPEN)
+        self.listener = socket.create_server(("127.0.0.1", 0), backlog=metrics_server._OPEN)
         self.address = self.listener.getsockname()
         self.run, channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.clients: list[socket.socket] = []
@@ -105,7 +105,7 @@ def test_a_run_that_leaves_says_so_and_its_last_metrics_do_not_say_ready(asked: 
     asked.say(b"0", b"the run was told to stop", b"")
     status, _, body = asked.ask(b"GET /readyz HTTP/1.1\r\n\r\n")
     assert (status, body) == ("503 Service Unavailable", b"the run was told to stop\n")
-    assert asked.ask(b"GET /metrics HTTP/1.1\r\n\r\n")[2] == exposition.text(Metrics(ready=False)).encode()
+    assert asked.ask(b"GET /metrics HTTP/1.1\r\n\r\n")[2] == metrics_text.text(Metrics(ready=False)).encode()
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_a_request_that_comes_byte_by_byte_is_answered(asked: Asked) -> None:
 def test_an_answer_that_does_not_fit_at_once_goes_on_when_it_is_read(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answering, "_SECONDS", 600.0)  # a busy machine takes longer than a connection may last
+    monkeypatch.setattr(metrics_server, "_SECONDS", 600.0)  # a busy machine takes longer than a connection may last
     large = b"#" * (1 << 24)
     asked.endpoint.told.metrics = large
     client = asked.connect(b"GET /metrics HTTP/1.1\r\n\r\n")
@@ -159,7 +159,7 @@ def test_a_thousand_that_say_nothing_keep_nobody_out(asked: Asked) -> None:
         client = asked.connect(b"GET /healthz HTTP/1.1\r\n\r\n")
         assert asked.endpoint.step()
         assert parsed(client.recv(1 << 16))[2] == b"ok\n"
-        assert len(asked.endpoint._open) <= answering._OPEN
+        assert len(asked.endpoint._open) <= metrics_server._OPEN
         asked.say(b"1", b"Serving: all")
         assert asked.endpoint.told.ready
     finally:
@@ -201,7 +201,7 @@ def test_whoever_goes_away_is_forgotten(asked: Asked) -> None:
 def test_it_says_of_each_packet_that_it_heard_it(asked: Asked) -> None:
     for ready in (b"0", b"1"):
         asked.say(ready)
-        assert asked.run.recv(answering.TOLD) == answering.READY
+        assert asked.run.recv(metrics_server.TOLD) == metrics_server.READY
 
 
 def test_it_ends_with_a_run_that_did_not_wait_for_its_word(asked: Asked) -> None:
@@ -218,7 +218,7 @@ def test_it_ends_with_the_run(asked: Asked) -> None:
 def test_a_machine_without_descriptors_keeps_whoever_connects_waiting(
     asked: Asked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(answering, "_PAUSE", 0.0)
+    monkeypatch.setattr(metrics_server, "_PAUSE", 0.0)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     client = socket.create_connection(asked.address)
     asked.clients.append(client)
@@ -239,7 +239,7 @@ def test_a_machine_without_descriptors_keeps_whoever_connects_waiting(
     assert parsed(asked.all_of(client))[2] == b"ok\n"
 
 
-@given(request_=st.binary(max_size=2 * answering._HEAD))
+@given(request_=st.binary(max_size=2 * metrics_server._HEAD))
 def test_every_request_has_an_answer_of_which_the_length_is_told(request_: bytes) -> None:
     told = Told()
     told.take(b"1\0why\0" + METRICS)

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from toolkit_installer.errors import AlreadyRunningError
-from toolkit_installer.lifecycle.revert import request
 from toolkit_installer.node import locks, processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.revert import uninstall
 
 PATH = "/run/toolkit.pid"
 PID = 4711
@@ -40,7 +40,7 @@ class Held:
         self.place.write_text(says)
 
     def ask(self, *, keep_toolkit: bool = False) -> None:
-        request.ask_to_leave(self.node, self.store, PATH, keep_toolkit=keep_toolkit, seconds=30)
+        uninstall.ask_to_leave(self.node, self.store, PATH, keep_toolkit=keep_toolkit, seconds=30)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Held:
         (PYTHON, ("-m", "http.server"), str(PID)),  # it says itself that it is the instance
         (PYTHON, ("-I", "/opt/venv/bin/toolkit-installer", "run"), ""),
         (PYTHON, ("/usr/bin/nvidia-toolkit",), "1"),
-        (PYTHON, ("/opt/lib/toolkit_installer/lifecycle/idling.py",), ""),
+        (PYTHON, ("/opt/lib/toolkit_installer/node/idling.py",), ""),
         (PYTHON, ("-m", "toolkit_installer"), ""),
         ("/usr/bin/nvidia-ctk-installer", (), str(PID)),
         ("/usr/bin/nvidia-toolkit", ("/run", "--anything"), str(PID)),
@@ -96,7 +96,7 @@ def test_a_holder_that_is_not_seen_is_not_signalled(held: Held) -> None:
     assert held.signals == []
 
 
-@pytest.mark.parametrize("keep, left", [(True, request.KEEP), (False, request.REMOVE)])
+@pytest.mark.parametrize("keep, left", [(True, uninstall.KEEP), (False, uninstall.REMOVE)])
 def test_what_becomes_of_the_toolkit_is_asked_with_it(held: Held, left: bytes, *, keep: bool) -> None:
     held.by(PYTHON, "-m", "toolkit_installer", says=str(PID))
     folder = Path(held.node.root.folder, held.store.folder.lstrip("/"))

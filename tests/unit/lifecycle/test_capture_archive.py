@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.lifecycle.capture import archive, values
-from toolkit_installer.lifecycle.capture.archive import Archive
-from toolkit_installer.lifecycle.capture.values import Answer, NotReadableError, RawAnswer
+from toolkit_installer.fleet import archive, values
+from toolkit_installer.fleet.archive import Archive
+from toolkit_installer.fleet.values import Answer, NotReadableError, RawAnswer
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.processes import Process

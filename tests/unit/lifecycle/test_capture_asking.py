@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from toolkit_installer.lifecycle.capture import asking
+from toolkit_installer.fleet import archive
 from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.node import Node
@@ -37,33 +37,33 @@ QUESTIONS: dict[str, list[list[Any]]] = {
 
 @pytest.mark.parametrize("questions", QUESTIONS.values(), ids=QUESTIONS)
 def test_each_question_has_a_line_of_its_own(questions: list[list[Any]]) -> None:
-    lines = [asking.line(each) for each in questions]
+    lines = [archive.line(each) for each in questions]
     assert [(one, other) for one, other in itertools.combinations(lines, 2) if one == other] == []
-    assert lines == [asking.line(each) for each in questions]
+    assert lines == [archive.line(each) for each in questions]
     assert not any("\n" in each for each in lines)
 
 
 def test_the_order_counts_in_a_list_and_not_in_a_set() -> None:
-    assert asking.line([["b", "a"]]) != asking.line([("a", "b")])
-    assert asking.line([["b", "a"]]) == asking.line([("b", "a")])
-    assert asking.line([{"b", "a"}]) == asking.line([frozenset({"a", "b"})])
+    assert archive.line([["b", "a"]]) != archive.line([("a", "b")])
+    assert archive.line([["b", "a"]]) == archive.line([("b", "a")])
+    assert archive.line([{"b", "a"}]) == archive.line([frozenset({"a", "b"})])
 
 
 def test_what_no_seam_is_asked_with_is_an_error_and_no_line_that_differs_each_time() -> None:
     with pytest.raises(TypeError, match="a seam is asked with a object"):
-        asking.line([object()])
+        archive.line([object()])
 
 
 def test_a_question_is_shown_in_words() -> None:
-    line = asking.line(["/etc/a", ["b", "c"], ""])
-    assert asking.parts(line)[0] == "/etc/a"
-    assert asking.shown("read", line) == "read of /etc/a, b c"
-    assert asking.shown("names", asking.line([])) == "names"
+    line = archive.line(["/etc/a", ["b", "c"], ""])
+    assert archive.parts(line)[0] == "/etc/a"
+    assert archive.shown("read", line) == "read of /etc/a, b c"
+    assert archive.shown("names", archive.line([])) == "names"
 
 
 def test_a_program_is_known_by_the_place_of_what_it_inherits_and_not_by_its_number() -> None:
     def run(number: int, text: bytes) -> str:
         words = ["/bin/x", f"/proc/self/fd/{number}"]
-        return asking.Run.of("/", words, b"see /proc/self/fd/%d" % number, {number: text}).line
+        return archive.Run.of("/", words, b"see /proc/self/fd/%d" % number, {number: text}).line
 
     assert run(7, b"a") == run(9, b"a") != run(7, b"b")

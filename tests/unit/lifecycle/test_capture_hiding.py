@@ -7,11 +7,10 @@ import json
 
 import pytest
 
-from toolkit_installer.lifecycle.capture.asking import Run
-from toolkit_installer.lifecycle.capture.cleaning import Cleaning
-from toolkit_installer.lifecycle.capture.hiding import Hiding
-from toolkit_installer.lifecycle.capture.seams import Hides
-from toolkit_installer.lifecycle.capture.values import Answer, Failure
+from toolkit_installer.fleet.archive import Run
+from toolkit_installer.fleet.masking import Cleaning, Hiding
+from toolkit_installer.fleet.seams import Hides
+from toolkit_installer.fleet.values import Answer, Failure
 
 KEY = b"k" * 32
 DAEMON = b'{"log-opts": {"splunk-token": "hunter22", "other": "hunter22"}, "mtu": 1500, "default-runtime": "runc"}'

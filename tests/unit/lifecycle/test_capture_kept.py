@@ -9,7 +9,7 @@ import pytest
 
 from toolkit_installer.engines.docker import client
 from toolkit_installer.engines.docker.engine import Docker
-from toolkit_installer.lifecycle.capture.seams import SEAMS
+from toolkit_installer.fleet.seams import SEAMS
 from toolkit_installer.node import sockets
 from toolkit_installer.node.node import Node
 

@@ -9,15 +9,15 @@ from typing import Any
 import msgspec
 import pytest
 
+from toolkit_installer.applying.impact import Running
 from toolkit_installer.driver.roots import Driver
-from toolkit_installer.lifecycle.capture import plausible, seams, values
-from toolkit_installer.lifecycle.capture.values import Answer, Failure, NotReadableError, RawAnswer
-from toolkit_installer.lifecycle.impact.words import Running
-from toolkit_installer.lifecycle.other_installer import OtherInstaller
-from toolkit_installer.lifecycle.still_needed.named_in_files import Naming
+from toolkit_installer.fleet import seams, values
+from toolkit_installer.fleet.values import Answer, Failure, NotReadableError, RawAnswer
 from toolkit_installer.node.disk.reading import CONFIG_LIMIT, Found, Identity, Metadata
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.running import Completed
+from toolkit_installer.planning.files_naming import Naming
+from toolkit_installer.planning.other_installer import OtherInstaller
 
 METADATA = Metadata(0o644, 0, 0)
 IDENTITY = Identity(1, 1, 1, 1, 1)
@@ -76,13 +76,13 @@ IMPOSSIBLE = {
 
 @pytest.mark.parametrize("name", POSSIBLE)
 def test_what_a_node_can_answer_is_taken(name: str) -> None:
-    assert plausible.fault(POSSIBLE[name]) is None
+    assert values.fault(POSSIBLE[name]) is None
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_what_no_node_answers_is_refused(name: str) -> None:
-    assert plausible.fault(IMPOSSIBLE[name])
-    assert plausible.fault([IMPOSSIBLE[name]])
+    assert values.fault(IMPOSSIBLE[name])
+    assert values.fault([IMPOSSIBLE[name]])
 
 
 @pytest.mark.parametrize("place", range(len(STATUS)))
@@ -106,7 +106,7 @@ def test_a_status_of_nothing_that_there_is_is_refused(mode: int) -> None:
 
 def test_a_status_of_a_real_file_is_taken(tmp_path: Path) -> None:
     for place in (tmp_path, Path("/dev/null"), Path("/proc/self/exe"), Path("/")):
-        assert plausible.fault(place.lstat()) is None
+        assert values.fault(place.lstat()) is None
 
 
 @pytest.mark.parametrize(

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit_installer.lifecycle.capture import seams
-from toolkit_installer.lifecycle.capture.seams import Question, Seam
+from toolkit_installer.fleet import seams
+from toolkit_installer.fleet.seams import Question, Seam
 
 UNTOLD = {
     "node.disk.reading.Reader.read_file": {"limit"},
     "node.disk.reading.read_bounded": {"limit"},
     "node.sockets.speaker": {"greeting"},
-    "lifecycle.diagnosis.look.diagnose": {"settings"},
-    "lifecycle.impact.running.containers": {"inspection"},
-    "lifecycle.still_needed.holders.holders": {"ours"},
-    "lifecycle.still_needed.named_in_files.naming": {"known"},
+    "reporting.diagnosis.diagnose": {"settings"},
+    "applying.impact.containers": {"inspection"},
+    "planning.toolkit_users.holders": {"ours"},
+    "planning.files_naming.naming": {"known"},
 }
 """What of a question is the same, or makes no difference, whenever it is asked again."""
 ALL = (*seams.SEAMS, seams.DIGEST, seams.REST, seams.MONOTONIC)

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 
 from toolkit_installer.errors import InstallerError
-from toolkit_installer.lifecycle.capture import values
-from toolkit_installer.lifecycle.capture.values import Failure
+from toolkit_installer.fleet import values
+from toolkit_installer.fleet.values import Failure
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,20 @@ import pytest
 
 from toolkit_installer.cli import show_compare
 from toolkit_installer.cli.output import DiffLine
-from toolkit_installer.lifecycle.capture import archive, comparing, contents
-from toolkit_installer.lifecycle.capture.archive import Archive
-from toolkit_installer.lifecycle.capture.compared import Comparison, Summary, older_than_most
-from toolkit_installer.lifecycle.capture.comparing import After, Before, Findings, Managed, Standing, Text
-from toolkit_installer.lifecycle.capture.fleet import Refusal
+from toolkit_installer.fleet import archive, compare
+from toolkit_installer.fleet.archive import Archive
+from toolkit_installer.fleet.compare import (
+    After,
+    Before,
+    Comparison,
+    Findings,
+    Managed,
+    Standing,
+    Summary,
+    Text,
+    older_than_most,
+)
+from toolkit_installer.fleet.forecast import Refusal
 from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
 from toolkit_installer.settings import EngineName
 
@@ -104,7 +113,7 @@ DIFFERENCES: Mapping[str, tuple[Before, After, list[tuple[str, str, str]]]] = {
 @pytest.mark.parametrize("name", DIFFERENCES)
 def test_what_nobody_planned_is_told_and_nothing_else(name: str) -> None:
     before, after, wanted = DIFFERENCES[name]
-    found = comparing.findings(before, after, FINE)
+    found = compare.findings(before, after, FINE)
     assert [(each.path, each.against, each.since) for each in found.differences] == wanted
     assert found.untold == ()
 
@@ -150,14 +159,14 @@ UNTOLD: Mapping[str, tuple[Before | None, After, Standing, str]] = {
 @pytest.mark.parametrize("name", UNTOLD)
 def test_what_captures_do_not_tell_is_said_and_no_difference_made_of_it(name: str) -> None:
     before, after, standing, words = UNTOLD[name]
-    found = comparing.findings(before, after, standing)
+    found = compare.findings(before, after, standing)
     assert (found.differences, len(found.untold)) == ((), 1)
     assert words in found.untold[0]
 
 
 def test_a_file_that_did_not_change_is_told_of_where_nothing_was_planned() -> None:
     before = Before({FILE: A}, unforeseen="not captured: x")
-    assert comparing.findings(before, After({FILE: A}, own={FILE: A}), FINE) == Findings()
+    assert compare.findings(before, After({FILE: A}, own={FILE: A}), FINE) == Findings()
 
 
 DRIFT: Mapping[str, tuple[Before | None, After, str, str]] = {
@@ -191,7 +200,7 @@ DRIFT: Mapping[str, tuple[Before | None, After, str, str]] = {
 @pytest.mark.parametrize("name", DRIFT)
 def test_drift_is_shown_from_the_best_that_is_known_of_what_was_written(name: str) -> None:
     before, after, against, line = DRIFT[name]
-    (found,) = comparing.findings(before, after, FINE).drifted
+    (found,) = compare.findings(before, after, FINE).drifted
     assert (found.path, found.state, found.against) == (FILE, "x", against)
     assert line in found.diff.split("\n")
     assert "+oom_score = 2" in found.diff.split("\n")
@@ -199,21 +208,21 @@ def test_drift_is_shown_from_the_best_that_is_known_of_what_was_written(name: st
 
 @pytest.mark.parametrize("own", [{}, {FILE: B}], ids=["nothing is planned", "it stays as it is"])
 def test_drift_is_told_also_where_nothing_is_known_of_what_was_written(own: Mapping[str, Text]) -> None:
-    (found,) = comparing.findings(None, After({FILE: B}, (written("x", "?"),), own), FINE).drifted
+    (found,) = compare.findings(None, After({FILE: B}, (written("x", "?"),), own), FINE).drifted
     assert (found.against, found.diff) == ("", "")
 
 
 def test_secrets_are_masked_and_what_stands_for_them_is_no_difference() -> None:
     before = Text(b'{"password": "hidden!1", "mtu": 1}\n')
     after = Text(b'{"password": "hidden!2", "mtu": 2}\n')
-    shown = comparing.difference(FILE, before, after)
+    shown = compare.difference(FILE, before, after)
     assert '"mtu": 2' in shown
     assert "hidden!" not in shown
     assert "(changed)" not in shown
 
 
 def test_what_is_no_text_is_not_shown() -> None:
-    assert comparing.difference(FILE, Text(b"\0a"), Text(b"\0b")) == ""
+    assert compare.difference(FILE, Text(b"\0a"), Text(b"\0b")) == ""
 
 
 def receipt(**changed: Any) -> Receipt:
@@ -251,11 +260,11 @@ LAGS: Mapping[str, tuple[Standing, list[str]]] = {
 @pytest.mark.parametrize("name", LAGS)
 def test_a_node_that_is_behind_is_told_with_its_reason(name: str) -> None:
     standing, wanted = LAGS[name]
-    assert list(comparing.findings(None, After({}), standing).lags) == wanted
+    assert list(compare.findings(None, After({}), standing).lags) == wanted
 
 
 def test_a_receipt_that_does_not_say_which_toolkit_is_installed_is_said() -> None:
-    found = comparing.findings(None, After({}), Standing(receipt(toolkit_files=())))
+    found = compare.findings(None, After({}), Standing(receipt(toolkit_files=())))
     assert (found.installer, found.release) == ("0.1.0", None)
     assert "which release" in found.untold[0]
 
@@ -263,7 +272,7 @@ def test_a_receipt_that_does_not_say_which_toolkit_is_installed_is_said() -> Non
 def test_facts_are_compared_where_both_captures_have_them() -> None:
     before = Before({}, facts={"docker's version": "27.1", "the GPUs": "a", "gone": "1"})
     after = After({}, facts={"docker's version": "28.0", "the GPUs": "a", "new": "1"})
-    (found,) = comparing.findings(before, after, FINE).facts
+    (found,) = compare.findings(before, after, FINE).facts
     assert (found.what, found.before, found.after) == ("docker's version", "27.1", "28.0")
 
 
@@ -297,10 +306,10 @@ def summary(nodes: Mapping[str, Findings], before: set[str] | None = None) -> Su
 
 
 CLEAN = Findings(installer="0.1.0", release="1.19.0")
-CHANGED = comparing.findings(planned(B), After({FILE: C}, (written("x", "oom_score = 2\n"),)), Standing(receipt()))
-FACT = comparing.findings(Before({}, facts={"x": "1"}), After({}, facts={"x": "2"}), FINE)
-BEHIND = comparing.findings(None, After({}), Standing())
-SILENT = comparing.findings(None, After({}, (written(None),)), FINE)
+CHANGED = compare.findings(planned(B), After({FILE: C}, (written("x", "oom_score = 2\n"),)), Standing(receipt()))
+FACT = compare.findings(Before({}, facts={"x": "1"}), After({}, facts={"x": "2"}), FINE)
+BEHIND = compare.findings(None, After({}), Standing())
+SILENT = compare.findings(None, After({}, (written(None),)), FINE)
 
 
 def test_nodes_of_which_the_same_is_to_be_said_are_told_together_and_counted_once() -> None:
@@ -388,5 +397,5 @@ def test_the_digest_of_a_planned_text_is_known_unless_a_value_is_hidden_in_it(
     content: str, now: str | None, *, kept: bool, known: str | None
 ) -> None:
     head = msgspec.structs.replace(HEAD, secrets_kept=kept)
-    found = contents.planned(head, content.encode(), now.encode() if now is not None else None)
+    found = compare.planned(head, content.encode(), now.encode() if now is not None else None)
     assert found == Text(content.encode(), known, "k", whole=kept or content == PLAIN)

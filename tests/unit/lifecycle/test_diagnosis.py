@@ -12,22 +12,25 @@ import pytest
 
 from toolkit_installer.cli import show_diagnose
 from toolkit_installer.cli.options import build
-from toolkit_installer.lifecycle.diagnosis import findings, look, specification
-from toolkit_installer.lifecycle.diagnosis.form import (
+from toolkit_installer.node.disk import look as disk
+from toolkit_installer.node.node import Node
+from toolkit_installer.reporting import diagnosis, diagnosis_form, findings
+from toolkit_installer.reporting.diagnosis_form import (
     TITLES,
     Diagnosis,
     EngineSeen,
     Finding,
+    Host,
     Illness,
     KubeletSeen,
     ProgramSeen,
     ReadFile,
     Seen,
     SpecificationSeen,
+    Topic,
+    host_of,
+    remedy,
 )
-from toolkit_installer.lifecycle.diagnosis.hosts import Host, Topic, host_of, remedy
-from toolkit_installer.node.disk import look as disk
-from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName, Program
 
 PROJECT = Path(__file__).parents[3]
@@ -85,7 +88,7 @@ class MadeNode:
         given = {"node_root": [str(self.root)], **{name: [text] for name, text in options.items()}}
         settings = build.build(given, {}, Program.TOOLKIT_INSTALLER, installing=False)
         before = sorted((path, path.lstat().st_mtime_ns) for path in self.root.rglob("*"))
-        found = look.diagnose(Node(str(self.root)), settings)
+        found = diagnosis.diagnose(Node(str(self.root)), settings)
         assert before == sorted((path, path.lstat().st_mtime_ns) for path in self.root.rglob("*"))
         for finding in found.findings:
             assert finding.causes
@@ -292,12 +295,12 @@ def test_programs_of_a_toolkit_for_another_libc_are_one_finding(node: MadeNode) 
     ],
 )
 def test_the_loader_of_a_program(head: bytes, loader: str | None) -> None:
-    assert look.loader_of(head) == loader
+    assert diagnosis.loader_of(head) == loader
 
 
 def test_the_loader_of_a_real_program_is_there() -> None:
     with open("/bin/sleep", "rb") as file:
-        loader = look.loader_of(file.read(4096))
+        loader = diagnosis.loader_of(file.read(4096))
     assert loader is not None
     assert os.path.exists(loader)
 
@@ -450,7 +453,7 @@ def test_the_paths_of_a_specification_in_json(indent: int | None) -> None:
     mount = {"hostPath": "/usr/lib/a", "containerPath": "/usr/lib/b", "options": ["ro", "path: /no"]}
     edits = {"deviceNodes": nodes, "mounts": [mount], "hooks": [{"hookName": "x", "path": "/bin/hook"}]}
     text = json.dumps({"cdiVersion": "0.6.0", "kind": "a.b/c", "containerEdits": edits}, indent=indent)
-    paths = [path for _, path in specification.paths_in(text.encode())]
+    paths = [path for _, path in diagnosis_form.paths_in(text.encode())]
     assert paths == ["/dev/nvidia0", "/dev/other", "/usr/lib/a", "/bin/hook"]
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.lifecycle import beside
-from toolkit_installer.lifecycle.metrics import endpoint
-from toolkit_installer.lifecycle.metrics.endpoint import Endpoint
 from toolkit_installer.node import signals
+from toolkit_installer.reporting import metrics
+from toolkit_installer.reporting.metrics import Endpoint
 from toolkit_installer.settings import Address
+from toolkit_installer.waiting import child_process
 
 _ENDED = os.WEXITED | os.WNOWAIT
 
@@ -78,7 +78,7 @@ def test_one_that_ended_is_lost_until_it_is_told_something(made: Endpoint, port:
 
 
 def test_one_that_is_stopped_is_replaced(made: Endpoint, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "_HEARD_SECONDS", 0.1)
+    monkeypatch.setattr(metrics, "_HEARD_SECONDS", 0.1)
     stopped = made.process.pid
     os.kill(stopped, signal.SIGSTOP)
     tell(made)
@@ -100,7 +100,7 @@ def no_more(*_: object, **__: object) -> None:
 
 
 FAILING = {
-    "the list of its children cannot be read": (beside, "open"),
+    "the list of its children cannot be read": (child_process, "open"),
     "no process can be killed": (os, "kill"),
     "no process can be waited for": (os, "waitpid"),
     "no address can be listened on": (socket, "create_server"),
@@ -116,7 +116,7 @@ def test_no_error_on_the_way_to_a_new_process_is_the_runs(
 ) -> None:
     stopped = made.process.pid
     os.kill(stopped, signal.SIGSTOP)  # so that it has to be killed, too
-    monkeypatch.setattr(endpoint, "_HEARD_SECONDS", 0.1)
+    monkeypatch.setattr(metrics, "_HEARD_SECONDS", 0.1)
     with monkeypatch.context() as patched:
         where, name = FAILING[what]
         patched.setattr(where, name, no_more, raising=False)
@@ -149,7 +149,7 @@ def test_a_signal_ends_the_wait_for_one_that_does_not_begin(
     program = tmp_path / "program.py"
     waits = "os.read(int(sys.argv[2]), 1)"  # until the run closes the channel
     program.write_text(f"import os, signal, sys\nos.kill(os.getppid(), signal.SIGTERM)\n{waits}\n")
-    monkeypatch.setattr(endpoint, "_PROGRAM", str(program))
+    monkeypatch.setattr(metrics, "_PROGRAM", str(program))
     made = Endpoint(Address("127.0.0.1", port))
     try:
         with pytest.raises(signals.Stopped):
@@ -187,11 +187,11 @@ def test_a_process_that_says_nothing_is_waited_for_so_long_and_no_longer(
 ) -> None:
     waited: list[float] = []
 
-    def hear(_: beside.Beside, seconds: float) -> bytes:
+    def hear(_: child_process.Beside, seconds: float) -> bytes:
         waited.append(seconds)
         return b""
 
-    monkeypatch.setattr(beside.Beside, "hear", hear)
+    monkeypatch.setattr(child_process.Beside, "hear", hear)
     with pytest.raises(ConfigurationError, match="did not begin"):
         Endpoint(Address("127.0.0.1", port)).prepare()
     assert len(waited) == 1

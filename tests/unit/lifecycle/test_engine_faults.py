@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from toolkit_installer.engines.api import Live
-from toolkit_installer.lifecycle.health import engine_faults
 from toolkit_installer.node import processes
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, OwnedKey
+from toolkit_installer.reporting import engine_faults
 from toolkit_installer.settings import EngineName
 
 DAEMON_JSON = "/etc/docker/daemon.json"

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
-from toolkit_installer.lifecycle.metrics import counting, exposition
-from toolkit_installer.lifecycle.metrics.counting import Counted
-from toolkit_installer.lifecycle.metrics.exposition import Metrics
+from toolkit_installer.reporting import metrics_text
+from toolkit_installer.reporting.metrics_text import Counted, Metrics
 
 DOCUMENT = Path(__file__).parents[3] / "docs/metrics.md"
 
@@ -23,7 +22,7 @@ def read(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], floa
     """Return each sample by its name and labels, as Prometheus reads them."""
     return {
         (sample.name.removeprefix("toolkit_installer_"), tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(exposition.text(metrics))
+        for family in text_string_to_metric_families(metrics_text.text(metrics))
         for sample in family.samples
     }
 
@@ -68,7 +67,7 @@ def test_of_what_is_not_installed_no_release_is_told() -> None:
 
 @given(st.lists(st.text(), unique=True, max_size=4))
 def test_a_file_of_any_name_is_one_label_of_one_line(names: list[str]) -> None:
-    text = exposition.text(Metrics(ready=False, drifted=tuple(names)))
+    text = metrics_text.text(Metrics(ready=False, drifted=tuple(names)))
     drift = [line for line in text.split("\n") if line.startswith("toolkit_installer_drift{")]
     assert len(drift) == len(names)
     text.encode()
@@ -86,7 +85,7 @@ def test_the_page_names_each_metric_with_its_labels_and_its_type() -> None:
     full |= {"nri_connected": False}
     metrics = msgspec.convert({"ready": True, **full}, Metrics)
     told = set()
-    for family in text_string_to_metric_families(exposition.text(metrics)):
+    for family in text_string_to_metric_families(metrics_text.text(metrics)):
         (sample,) = family.samples
         labels = f"{{{','.join(sample.labels)}}}" if sample.labels else ""
         told.add((f"{sample.name}{labels}", family.type))
@@ -100,7 +99,7 @@ def test_the_page_names_each_metric_with_its_labels_and_its_type() -> None:
 def counted(*events: tuple[str, float], engine: str = "docker") -> Counted:
     found = Counted()
     for event, at in events:
-        found = counting.heard(found, {"event": event, "engine": engine}, at)
+        found = metrics_text.heard(found, {"event": event, "engine": engine}, at)
     return found
 
 
@@ -109,19 +108,19 @@ def test_a_reload_counts_for_what_it_was_made_and_how_long_the_engine_was_away()
     assert found.reloads == (("docker", "install", 1), ("docker", "rollback", 1))
     assert found.away == (("docker", 2.5),)
     assert found.rollbacks == 1
-    found = counting.ended(found, "engine-rejected")
+    found = metrics_text.ended(found, "engine-rejected")
     assert (found.result, found.phase) == ("engine-rejected", "install")
-    found = counting.heard(found, {"event": "engine-serves", "engine": "docker"}, 99.0)
+    found = metrics_text.heard(found, {"event": "engine-serves", "engine": "docker"}, 99.0)
     assert found.away == (("docker", 2.5),), "nobody reloaded it"
 
 
 def test_a_look_that_fails_leaves_the_time_of_the_last_that_did_not() -> None:
-    found = counting.ended(Counted(), "bad-configuration")
+    found = metrics_text.ended(Counted(), "bad-configuration")
     assert (found.result, found.converged_at) == ("bad-configuration", 0.0)
-    found = counting.ended(found, "done", 1_800_000_000.5)
+    found = metrics_text.ended(found, "done", 1_800_000_000.5)
     assert (found.result, found.converged_at) == ("done", 1_800_000_000.5)
-    assert counting.ended(found, "engine-down").converged_at == 1_800_000_000.5
-    assert counting.ended(found, "done").converged_at == 1_800_000_000.5
+    assert metrics_text.ended(found, "engine-down").converged_at == 1_800_000_000.5
+    assert metrics_text.ended(found, "done").converged_at == 1_800_000_000.5
 
 
 def test_other_lines_count_nothing() -> None:
@@ -130,10 +129,10 @@ def test_other_lines_count_nothing() -> None:
 
 def test_what_was_counted_is_known_again_after_the_sleep() -> None:
     found = counted(("reloading", 10.0), ("engine-serves", 12.5), ("rollback", 13.0))
-    found = counting.ended(found, "done", 1_800_000_000.0)
-    assert counting.understood(json.loads(json.dumps(counting.plain(found)))) == found
+    found = metrics_text.ended(found, "done", 1_800_000_000.0)
+    assert metrics_text.understood(json.loads(json.dumps(metrics_text.plain(found)))) == found
 
 
 @pytest.mark.parametrize("said", [None, [], {"reloads": 1}, {"rollbacks": "x"}], ids=str)
 def test_what_another_version_counted_begins_anew(said: object) -> None:
-    assert counting.understood(said) == Counted()
+    assert metrics_text.understood(said) == Counted()

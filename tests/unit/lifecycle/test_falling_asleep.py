@@ -10,17 +10,18 @@ from typing import Any, NoReturn
 import msgspec
 import pytest
 
+from toolkit_installer.applying.reload_windows import Pending
 from toolkit_installer.documents import digests
-from toolkit_installer.lifecycle import idling, wait
-from toolkit_installer.lifecycle.instance import Instance
-from toolkit_installer.lifecycle.readiness import Readiness
-from toolkit_installer.lifecycle.reload_when.pending import Pending
-from toolkit_installer.lifecycle.waiting_state import Remembered
+from toolkit_installer.node import idling
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import trust
 from toolkit_installer.receipt.schema import FILE, FOLDER, SPECIFICATION_ROLE, FileRecord, Receipt, State
+from toolkit_installer.run.instance import Instance
 from toolkit_installer.settings import OnDrift, Settings
+from toolkit_installer.waiting import wait
+from toolkit_installer.waiting.readiness import Readiness
+from toolkit_installer.waiting.wait import Remembered
 
 PATH = "/var/run/cdi/nvidia.yaml"
 INSTALL_DIR = "/usr/local/nvidia"

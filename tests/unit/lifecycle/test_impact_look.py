@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from toolkit_installer.applying import impact as look
+from toolkit_installer.applying.impact import Impact, Unit
 from toolkit_installer.engines.api import Inspection, Live, Reload
 from toolkit_installer.engines.detect import kubelet
-from toolkit_installer.lifecycle.impact import look
-from toolkit_installer.lifecycle.impact.words import Impact, Unit
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import Completed, ProgramError, Programs

@@ -11,9 +11,9 @@ import msgspec
 import pytest
 
 from tests.unit.started import Started
+from toolkit_installer.applying import impact
+from toolkit_installer.applying.impact import Running
 from toolkit_installer.engines.api import Inspection, Live
-from toolkit_installer.lifecycle.impact import look, running
-from toolkit_installer.lifecycle.impact.words import Running
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.trust import Standing
@@ -65,7 +65,7 @@ class Played:
         process = processes.inspect_process(self.start("engine", *flags))
         assert process is not None
         inspection = Inspection(str(self.socket), (), Live("2.1.4", {}, None, process, running=told))
-        return running.containers(Node("/"), name, inspection, str(self.toolkit))
+        return impact.containers(Node("/"), name, inspection, str(self.toolkit))
 
 
 @pytest.fixture
@@ -129,7 +129,7 @@ def test_a_runtime_of_that_path_that_is_another_file_is_none_of_ours(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played.shim(played.bundle("train-0", played.runtime))
-    monkeypatch.setattr(running, "same_file", lambda _node, _pid, _path: False)
+    monkeypatch.setattr(impact, "same_file", lambda _node, _pid, _path: False)
     assert played.found(EngineName.CONTAINERD) == Running(1, 0)
 
 
@@ -184,8 +184,8 @@ def test_what_cannot_be_read_stops_nothing(played: Played, monkeypatch: pytest.M
     def refused(*_: object) -> Running:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(running, "containers", refused)
+    monkeypatch.setattr(impact, "containers", refused)
     inspection = Inspection(str(played.socket), (), None)
-    found = look._running(Node("/"), EngineName.CONTAINERD, inspection, str(played.toolkit))
+    found = impact._find_running(Node("/"), EngineName.CONTAINERD, inspection, str(played.toolkit))
     assert msgspec.structs.replace(found, unknown="") == Running()
     assert "Permission denied" in found.unknown

@@ -5,8 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from toolkit_installer.lifecycle.impact import words
-from toolkit_installer.lifecycle.impact.words import Impact, Unit
+from toolkit_installer.applying import impact
+from toolkit_installer.applying.impact import Impact, Unit
 from toolkit_installer.settings import EngineName
 
 KUBELET = Unit("kubelet.service", "Requires", "containerd.service")
@@ -35,7 +35,9 @@ BLIND = msgspec.structs.replace(
 
 
 def said(engine: EngineName, *, by_systemd: bool = True, **changed: object) -> list[str]:
-    return words.lines(engine, "containerd.service", msgspec.structs.replace(TOUCHED, **changed), by_systemd=by_systemd)
+    return impact.lines(
+        engine, "containerd.service", msgspec.structs.replace(TOUCHED, **changed), by_systemd=by_systemd
+    )
 
 
 def test_a_restart_is_told_with_the_units_that_it_takes_along_and_the_pods_of_our_handlers() -> None:
@@ -72,7 +74,7 @@ def test_whether_a_restart_of_docker_ends_its_containers_is_told_by_its_live_res
 
 
 def test_what_cannot_be_seen_is_unknown_and_the_reason_is_told() -> None:
-    assert words.lines(EngineName.CRIO, "crio.service", BLIND, by_systemd=True) == [
+    assert impact.lines(EngineName.CRIO, "crio.service", BLIND, by_systemd=True) == [
         "crio is restarted, and whether its containers keep running is unknown.",
         "Which other units systemd restarts with it is unknown.",
         "How many containers run now is unknown.",
@@ -129,11 +131,11 @@ def test_many_names_are_cut_for_people_and_whole_in_the_log() -> None:
     names = tuple(f"ml/train-{number:02}" for number in range(13))
     line = said(EngineName.CONTAINERD, names=names, through_handlers=13)[-1]
     assert line.endswith("ml/train-09 and 3 more.")
-    assert words.for_log(msgspec.structs.replace(TOUCHED, names=names))["names"] == ",".join(names)
+    assert impact.for_log(msgspec.structs.replace(TOUCHED, names=names))["names"] == ",".join(names)
 
 
 def test_a_line_of_the_log_has_the_same_facts() -> None:
-    assert words.for_log(TOUCHED) == {
+    assert impact.for_log(TOUCHED) == {
         "restarts": True,
         "containers_keep_running": True,
         "units": "kubelet.service",
@@ -147,7 +149,7 @@ def test_a_line_of_the_log_has_the_same_facts() -> None:
 
 
 def test_a_line_of_the_log_calls_unknown_what_is_not_known() -> None:
-    line = words.for_log(BLIND)
+    line = impact.for_log(BLIND)
     unknown = {key for key, value in line.items() if value == "unknown"}
     assert unknown == {"containers_keep_running", "units", "running", "through_handlers"}
     assert line["unknown"] == "systemd does not say it; nothing is seen"
@@ -155,5 +157,5 @@ def test_a_line_of_the_log_calls_unknown_what_is_not_known() -> None:
 
 def test_a_line_of_the_log_calls_it_none_where_no_unit_is_restarted() -> None:
     stopped = (Unit("b.service", "StopPropagatedFrom", "containerd.service"),)
-    line = words.for_log(msgspec.structs.replace(TOUCHED, units=(), units_at_stop=stopped))
+    line = impact.for_log(msgspec.structs.replace(TOUCHED, units=(), units_at_stop=stopped))
     assert (line["units"], line["units_at_stop"]) == ("none", "b.service")

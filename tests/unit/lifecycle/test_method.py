@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from toolkit_installer.errors import ConfigurationError, EngineRejectedError, InstallerError
-from toolkit_installer.lifecycle import method
-from toolkit_installer.lifecycle.method import Choice, Way, choose, obstacle
+from toolkit_installer.planning import method
+from toolkit_installer.planning.method import Choice, Way, choose, obstacle
 from toolkit_installer.settings import EngineName, Method
 
 HANDLERS, CDI, AUTO = Method.HANDLERS, Method.CDI, Method.AUTO

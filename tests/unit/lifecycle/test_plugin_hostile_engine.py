@@ -16,8 +16,6 @@ import pytest
 
 from tests.unit.nri import engine as wire
 from tests.unit.nri.asking import SECONDS, AskingEngine
-from toolkit_installer.lifecycle.plugin.process import Teller
-from toolkit_installer.lifecycle.plugin.watch import CannotStartError, PluginWatch
 from toolkit_installer.node import signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.nri.connection import Lost
@@ -25,6 +23,8 @@ from toolkit_installer.nri.decision import DOMAIN, MANAGEMENT
 from toolkit_installer.nri.messages import Engine
 from toolkit_installer.nri.session import Configured, Event, Serving, Unsupported
 from toolkit_installer.settings import NriSettings, Settings
+from toolkit_installer.waiting.plugin import CannotStartError, PluginWatch
+from toolkit_installer.waiting.plugin_process import Teller
 
 PLACE = "run/nri/nri.sock"
 SETTINGS = Settings(nri=NriSettings(("gpu-operator",), f"/{PLACE}"))

@@ -15,14 +15,14 @@ import pytest
 
 from tests.support.capabilities import may_come_first
 from tests.unit.nri.asking import SECONDS, AskingEngine
-from toolkit_installer.lifecycle.plugin import asked, process, saying, standing
-from toolkit_installer.lifecycle.plugin.saying import Lines
-from toolkit_installer.lifecycle.plugin.standing import Standing
-from toolkit_installer.lifecycle.plugin.watch import CannotStartError, PluginWatch, UnsupportedEngineError
 from toolkit_installer.node import precedence, signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.nri.decision import DOMAIN, MANAGEMENT
 from toolkit_installer.settings import CdiSettings, LogFormat, NriSettings, Program, Settings, ToolkitSettings
+from toolkit_installer.waiting import plugin_process, plugin_protocol
+from toolkit_installer.waiting.plugin import CannotStartError, PluginWatch, UnsupportedEngineError
+from toolkit_installer.waiting.plugin_process import Lines
+from toolkit_installer.waiting.plugin_protocol import PluginStatus
 
 SOCKET = "/run/nri/nri.sock"
 PLACE = SOCKET[1:]
@@ -50,7 +50,7 @@ def watch_of(folder: Path, settings: Settings = SETTINGS) -> PluginWatch:
     return PluginWatch(settings, settings.nri, Node(str(folder)))
 
 
-def until(watch: PluginWatch, *, connected: bool) -> Standing:
+def until(watch: PluginWatch, *, connected: bool) -> PluginStatus:
     """Look until the plugin stands so."""
     deadline = time.monotonic() + SECONDS
     while watch.standing.connected is not connected:
@@ -78,7 +78,7 @@ def killed(watch: PluginWatch) -> int:
 
 def test_it_registers_under_the_programs_name_and_answers(engine: AskingEngine, watch: PluginWatch) -> None:
     watch.begin()
-    assert watch.standing == Standing(connected=True, engine="containerd v2.1.4", reason="")
+    assert watch.standing == PluginStatus(connected=True, engine="containerd v2.1.4", reason="")
     assert engine.plugins == ["07-toolkit-installer"]
     assert engine.ask("default", {DOMAIN: "nvidia.com/gpu=0"}).devices == ("nvidia.com/gpu=0",)
     assert engine.ask("default", {}).devices == ()
@@ -141,8 +141,8 @@ def test_what_cannot_be_started_is_a_refusal(watch: PluginWatch, monkeypatch: py
 
 
 def test_a_process_that_says_nothing_is_a_refusal(watch: PluginWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "toolkit_installer.lifecycle.plugin.watch._FUNCTION"
-    monkeypatch.setattr(name, "toolkit_installer.lifecycle.plugin.process:absent")
+    name = "toolkit_installer.waiting.plugin._FUNCTION"
+    monkeypatch.setattr(name, "toolkit_installer.waiting.plugin_process:absent")
     with pytest.raises(CannotStartError, match="did not begin"):
         watch.begin()
 
@@ -204,9 +204,9 @@ def test_one_that_ends_within_ten_seconds_is_not_started_again_at_once(
 ) -> None:
     started: list[float] = []
 
-    def start() -> Standing:
+    def start() -> PluginStatus:
         started.append(ran)
-        return Standing()
+        return PluginStatus()
 
     monkeypatch.setattr(time, "monotonic", lambda: 1000.0 + ran)
     monkeypatch.setattr(watch, "_start", start)
@@ -229,7 +229,7 @@ def test_one_that_cannot_be_replaced_is_owed_and_fails_nothing(
         patched.setattr(os, "posix_spawn", no_more)
         watch.look()
     assert watch.owes
-    assert watch.standing == Standing(reason="Too many open files")
+    assert watch.standing == PluginStatus(reason="Too many open files")
     assert engine.plugins == ["07-toolkit-installer"]
 
 
@@ -302,8 +302,8 @@ def test_where_it_may_not_it_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch
 
     reader, writer = os.pipe()
     monkeypatch.setattr(precedence, "take", refuse)
-    monkeypatch.setattr(saying._Current, "lines", Lines("logfmt", writer))
-    process._take_precedence()
+    monkeypatch.setattr(plugin_process._Current, "lines", Lines("logfmt", writer))
+    plugin_process._take_precedence()
     assert 'event=nri-in-turn reason="Operation not permitted"' in os.read(reader, 4096).decode()
     os.close(reader)
     os.close(writer)
@@ -314,16 +314,16 @@ def test_where_it_may_not_it_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("log_format", [None, LogFormat.JSON])
 def test_what_is_handed_over_arrives(log_format: LogFormat | None) -> None:
-    given = asked.of(Settings(nri=NRI, log_format=log_format), NRI, "/host")
-    assert asked.understood(asked.packed(given)) == given
+    given = plugin_protocol.settings_of(Settings(nri=NRI, log_format=log_format), NRI, "/host")
+    assert plugin_protocol.parse_settings(plugin_protocol.pack_settings(given)) == given
     assert (given.root, given.socket, given.place, given.kinds) == ("/host", SOCKET, 7, (MANAGEMENT,))
     assert given.log_format == ("" if log_format is None else "json")
 
 
 def test_how_it_stands_arrives() -> None:
-    stands = Standing(connected=False, engine="containerd v2.0.1", reason="it would not", unsupported=True)
-    assert standing.heard(standing.packed(stands)) == stands
-    assert standing.understood({"connected": 1, "engine": 2, "reason": None}) == Standing(reason="")
+    stands = PluginStatus(connected=False, engine="containerd v2.0.1", reason="it would not", unsupported=True)
+    assert plugin_protocol.parse_packet(plugin_protocol.pack_status(stands)) == stands
+    assert plugin_protocol.parse_status({"connected": 1, "engine": 2, "reason": None}) == PluginStatus(reason="")
 
 
 def test_a_line_is_written_as_the_run_writes_it() -> None:

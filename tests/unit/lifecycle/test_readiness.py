@@ -8,14 +8,14 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from toolkit_installer.applying.reload_windows import Pending
 from toolkit_installer.kubernetes.node_state import Reason
-from toolkit_installer.lifecycle import readiness, refresh_command
-from toolkit_installer.lifecycle.plugin.standing import Standing
-from toolkit_installer.lifecycle.readiness import Answers, Readiness
-from toolkit_installer.lifecycle.reload_when.pending import Pending
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.settings import OnDrift, Settings
+from toolkit_installer.waiting import readiness, refresh_command
+from toolkit_installer.waiting.plugin_protocol import PluginStatus
+from toolkit_installer.waiting.readiness import Answers, Readiness
 
 INSTALLED = Receipt(State.INSTALLED, "1", "/usr/local/nvidia/toolkit", (), (), "/run/toolkit.pid", (), ())
 TWO = ("docker: the handler nvidia is missing", "containerd: connection refused")
@@ -88,7 +88,7 @@ def test_a_plugin_that_is_not_connected_is_said_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
     node = Asked(tmp_path, monkeypatch, Answers())
-    node.readiness.plugin = Standing(reason="nobody listens")
+    node.readiness.plugin = PluginStatus(reason="nobody listens")
     assert node.mark() is Reason.PLUGIN_DOWN
     assert 'event=not-ready-plugin why="nobody listens"' in logged.getvalue()
 

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
+from toolkit_installer.applying import record
 from toolkit_installer.engines.api import DesiredState, Inspection, Live, Reload
-from toolkit_installer.lifecycle import record
-from toolkit_installer.lifecycle.plan import EngineWork
+from toolkit_installer.planning.plan import EngineWork
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, OwnedKey, Receipt, State
 from toolkit_installer.settings import EngineName, ReloadMode
 

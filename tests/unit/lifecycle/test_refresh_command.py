@@ -9,8 +9,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from toolkit_installer.lifecycle import refresh_command
 from toolkit_installer.node import mounts, places
+from toolkit_installer.waiting import refresh_command
 
 ID = "0123456789abcdef" * 4
 MOUNT = "731 712 8:1 {} {} rw,relatime - ext4 /dev/sda1 rw\n"

@@ -15,13 +15,12 @@ from typing import Any
 import pytest
 
 from tests.unit.started import Started
-from toolkit_installer.lifecycle import idling
-from toolkit_installer.lifecycle.reload_when import busy, requests
-from toolkit_installer.lifecycle.still_needed import containers
-from toolkit_installer.node import device_users, processes, signals
+from toolkit_installer.applying import gpu_containers
+from toolkit_installer.node import device_users, idling, processes, signals
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.trust import Standing
+from toolkit_installer.planning import toolkit_users
 
 TASKS = "io.containerd.runtime.v2.task"
 DEVICE = {"linux": {"devices": [{"path": "/dev/nvidia0", "type": "c", "major": 195, "minor": 0}]}}
@@ -63,7 +62,7 @@ class Played:
         return self.start("containerd-shim-runc-v2", "-id", place.name, folder=place)
 
     def look(self, *, by_default: bool = False) -> tuple[str, ...]:
-        return busy.look(Node("/"), str(self.toolkit), by_default=by_default).why
+        return gpu_containers.look(Node("/"), str(self.toolkit), by_default=by_default).why
 
 
 @pytest.fixture
@@ -146,10 +145,10 @@ def test_what_is_called_a_shim_and_runs_in_a_pod_does_not_count(
 ) -> None:
     inside = played.shim(played.bundle("inside", played.runtime, {}))
     monkeypatch.setattr(
-        containers, "is_elsewhere", lambda _node, pid, path: (pid, path) == (inside, str(played.toolkit))
+        toolkit_users, "is_elsewhere", lambda _node, pid, path: (pid, path) == (inside, str(played.toolkit))
     )
     assert played.look() == ()
-    monkeypatch.setattr(containers, "is_elsewhere", lambda *_: False)
+    monkeypatch.setattr(toolkit_users, "is_elsewhere", lambda *_: False)
     assert played.look() == ("ml/train-0 runs through a handler of this program",)
 
 
@@ -180,7 +179,7 @@ def test_the_container_that_this_program_runs_in_does_not_count(
 def test_what_is_to_be_watched_changes_when_the_container_ends(played: Played) -> None:
     bundle = played.bundle("train", played.runtime, {})
     shim = played.shim(played.bundle("pause", "/usr/bin/runc", {"annotations": SANDBOX}))
-    watched = busy.look(Node("/"), str(played.toolkit), by_default=False).watched
+    watched = gpu_containers.look(Node("/"), str(played.toolkit), by_default=False).watched
     assert {path for path, _ in watched} == {f"/proc/{shim}", f"/proc/{shim}/cwd/../train/config.json"}
     assert all(idling.identity(path) == known for path, known in watched)
     (bundle / "config.json").unlink()
@@ -211,7 +210,7 @@ def test_what_is_to_be_watched_changes_when_the_container_ends(played: Played) -
     ],
 )
 def test_what_a_specification_says_of_gpus(said: dict[str, Any], has: bool, asks: bool) -> None:  # noqa: FBT001
-    assert (requests.has_device(said), requests.asks_for_one(said)) == (has, asks)
+    assert (gpu_containers.has_device(said), gpu_containers.asks_for_one(said)) == (has, asks)
 
 
 def test_the_numbers_of_a_drivers_devices_are_those_of_its_name() -> None:

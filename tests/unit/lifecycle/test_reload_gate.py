@@ -10,15 +10,14 @@ from typing import Any
 import msgspec
 import pytest
 
+from toolkit_installer.applying import gpu_containers, reload_windows
+from toolkit_installer.applying.reload_gate import ReloadGate
+from toolkit_installer.applying.reload_windows import Pending
 from toolkit_installer.engines.api import DesiredState, Live
-from toolkit_installer.lifecycle import idling
-from toolkit_installer.lifecycle import plan as plan_of
-from toolkit_installer.lifecycle.reload_when import busy, pending
-from toolkit_installer.lifecycle.reload_when.gate import ReloadGate
-from toolkit_installer.lifecycle.reload_when.pending import Pending
-from toolkit_installer.node import clock
+from toolkit_installer.node import clock, idling
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
+from toolkit_installer.planning import plan as plan_of
 from toolkit_installer.settings import Settings
 
 SINCE = 1_700_000_000.0
@@ -63,11 +62,11 @@ def test_a_time_zone_that_broke_meanwhile_is_worth_a_look_that_says_so(window: R
 
 
 def test_what_is_waited_for_is_remembered() -> None:
-    assert pending.understood(json.loads(json.dumps(pending.plain(WAITS)))) == WAITS
-    assert pending.plain(None) == {}
+    assert reload_windows.understood(json.loads(json.dumps(reload_windows.plain(WAITS)))) == WAITS
+    assert reload_windows.plain(None) == {}
     others: list[Any] = [None, {}, [], "?", {"engines": 7}, msgspec.to_builtins(WAITS) | {"since": "then"}]
     for said in others:
-        assert pending.understood(said) is None
+        assert reload_windows.understood(said) is None
 
 
 @pytest.mark.parametrize(
@@ -78,7 +77,7 @@ def test_what_is_waited_for_is_remembered() -> None:
 def test_an_engine_whose_containers_cannot_be_seen_is_never_taken_for_idle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live: Live | None, *, unseen: bool
 ) -> None:
-    monkeypatch.setattr(busy, "look", lambda *_, **__: busy.Busy(()))
+    monkeypatch.setattr(gpu_containers, "look", lambda *_, **__: gpu_containers.Busy(()))
     monkeypatch.setattr(plan_of, "superseded", lambda *_: ())
     monkeypatch.setattr(plan_of, "moved", lambda *_: None)
     work = SimpleNamespace(

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.lifecycle.reload_when import windows
-from toolkit_installer.lifecycle.reload_when.windows import DAYS, Window
+from toolkit_installer.applying import reload_windows
+from toolkit_installer.applying.reload_windows import DAYS, Window
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 """Its clocks go from 02:00 to 03:00 on 2026-03-29, and from 03:00 to 02:00 on 2026-10-25."""
@@ -29,7 +29,7 @@ def at(text: str, zone: dt.tzinfo = dt.UTC) -> float:
 
 def opens(text: str, after: float, zone: dt.tzinfo = dt.UTC) -> str:
     """Return when a window opens, in UTC."""
-    found = windows.opens(windows.parsed(text), after, zone)
+    found = reload_windows.opens(reload_windows.parsed(text), after, zone)
     assert found is not None
     return dt.datetime.fromtimestamp(found, dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
 
@@ -54,7 +54,7 @@ def opens(text: str, after: float, zone: dt.tzinfo = dt.UTC) -> str:
     ],
 )
 def test_what_is_read(text: str, read: Sequence[Window]) -> None:
-    assert windows.parsed(text) == read
+    assert reload_windows.parsed(text) == read
 
 
 @pytest.mark.parametrize(
@@ -82,33 +82,33 @@ def test_what_is_read(text: str, read: Sequence[Window]) -> None:
 )
 def test_what_is_no_window_is_refused_with_the_words_that_are_wrong(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=re.escape(why)):
-        windows.normal(text)
+        reload_windows.normal(text)
 
 
 def test_the_text_is_said_everywhere_in_one_way() -> None:
-    assert windows.normal(" IDLE ") == "idle"
-    assert windows.normal("sat  02:00-04:00 ,mon-FRI 22:00-24:00") == "Sat 02:00-04:00, Mon-Fri 22:00-24:00"
+    assert reload_windows.normal(" IDLE ") == "idle"
+    assert reload_windows.normal("sat  02:00-04:00 ,mon-FRI 22:00-24:00") == "Sat 02:00-04:00, Mon-Fri 22:00-24:00"
 
 
 def test_a_window_is_open_from_its_first_minute_until_before_its_last() -> None:
-    saturday = windows.parsed("Sat 02:00-04:00")
+    saturday = reload_windows.parsed("Sat 02:00-04:00")
     assert [
-        windows.is_open(saturday, at(f"2026-11-28 {time}"), dt.UTC) for time in ("01:59:59", "02:00", "03:59:59")
+        reload_windows.is_open(saturday, at(f"2026-11-28 {time}"), dt.UTC) for time in ("01:59:59", "02:00", "03:59:59")
     ] == [
         False,
         True,
         True,
     ]
-    assert not windows.is_open(saturday, at("2026-11-28 04:00"), dt.UTC)
-    assert not windows.is_open(saturday, at("2026-11-29 03:00"), dt.UTC)
+    assert not reload_windows.is_open(saturday, at("2026-11-28 04:00"), dt.UTC)
+    assert not reload_windows.is_open(saturday, at("2026-11-29 03:00"), dt.UTC)
 
 
 def test_a_window_over_midnight_is_of_the_day_on_which_it_begins() -> None:
-    sunday = windows.parsed("Sun 23:00-01:00")
-    assert windows.is_open(sunday, at("2026-11-29 23:30"), dt.UTC)
-    assert windows.is_open(sunday, at("2026-11-30 00:59"), dt.UTC)  # a Monday
-    assert not windows.is_open(sunday, at("2026-11-30 01:00"), dt.UTC)
-    assert not windows.is_open(sunday, at("2026-11-29 00:30"), dt.UTC)  # begun on a Saturday
+    sunday = reload_windows.parsed("Sun 23:00-01:00")
+    assert reload_windows.is_open(sunday, at("2026-11-29 23:30"), dt.UTC)
+    assert reload_windows.is_open(sunday, at("2026-11-30 00:59"), dt.UTC)  # a Monday
+    assert not reload_windows.is_open(sunday, at("2026-11-30 01:00"), dt.UTC)
+    assert not reload_windows.is_open(sunday, at("2026-11-29 00:30"), dt.UTC)  # begun on a Saturday
 
 
 def test_the_next_one_is_told_in_seconds_since_1970() -> None:
@@ -117,7 +117,7 @@ def test_the_next_one_is_told_in_seconds_since_1970() -> None:
     assert opens("Sat 02:00-04:00, 23:00-01:00", at("2026-11-25 12:34:56")) == "2026-11-25 23:00:00"
     assert opens("Sat 02:00-04:00", at("2026-11-25 12:34:56"), BERLIN) == "2026-11-28 01:00:00"
     now = at("2026-11-28 02:30")
-    assert windows.opens(windows.parsed("Sat 02:00-04:00"), now, dt.UTC) == now
+    assert reload_windows.opens(reload_windows.parsed("Sat 02:00-04:00"), now, dt.UTC) == now
 
 
 def test_an_hour_that_clocks_leave_out_is_in_no_window() -> None:
@@ -132,8 +132,8 @@ def test_an_hour_that_clocks_leave_out_is_in_no_window() -> None:
 
 def test_an_hour_that_comes_twice_is_in_the_window_twice() -> None:
     first = at("2026-10-25 02:30", BERLIN)
-    window = windows.parsed("Sun 02:00-03:00")
-    assert [windows.is_open(window, first + minutes * MINUTE, BERLIN) for minutes in (-31, 0, 60, 89, 90)] == [
+    window = reload_windows.parsed("Sun 02:00-03:00")
+    assert [reload_windows.is_open(window, first + minutes * MINUTE, BERLIN) for minutes in (-31, 0, 60, 89, 90)] == [
         *(False, True, True, True, False)
     ]
     # one that ends before the clocks go back opens again
@@ -157,15 +157,15 @@ MOMENTS = st.integers(int(at("2026-01-01 00:00")), int(at("2027-01-01 00:00"))).
 
 @given(TEXTS, MOMENTS, ZONES)
 def test_what_opens_next_is_open_then_and_not_before(text: str, now: float, zone: dt.tzinfo) -> None:
-    asked = windows.parsed(text)
-    assert windows.normal(text) == text
-    found = windows.opens(asked, now, zone)
+    asked = reload_windows.parsed(text)
+    assert reload_windows.normal(text) == text
+    found = reload_windows.opens(asked, now, zone)
     assert found is not None
     assert found >= now
-    assert windows.is_open(asked, found, zone)
+    assert reload_windows.is_open(asked, found, zone)
     if found > now:
-        assert not windows.is_open(asked, found - 1.0, zone)
-        assert not windows.is_open(asked, (now + found) / 2, zone)
+        assert not reload_windows.is_open(asked, found - 1.0, zone)
+        assert not reload_windows.is_open(asked, (now + found) / 2, zone)
 
 
 @given(TEXTS, MOMENTS, ZONES)
@@ -185,4 +185,4 @@ def test_a_window_is_open_where_the_clock_shows_one_of_its_minutes(text: str, no
             expected |= covers(days, today) and start <= shown < end
         else:
             expected |= (covers(days, today) and start <= shown) or (covers(days, yesterday) and shown < end)
-    assert windows.is_open(windows.parsed(text), now, zone) is expected
+    assert reload_windows.is_open(reload_windows.parsed(text), now, zone) is expected

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.lifecycle import report
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import trust
 from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.reporting import support_bundle
 from toolkit_installer.settings import Settings
 
-TOLD = re.findall(r"^([a-z]+(?:\.[a-z]+|/)) +\S", report.ABOUT, re.MULTILINE)
+TOLD = re.findall(r"^([a-z]+(?:\.[a-z]+|/)) +\S", support_bundle.ABOUT, re.MULTILINE)
 
 
 @pytest.mark.parametrize("damaged", [True, False])
@@ -30,8 +30,8 @@ def test_whoever_looks_for_a_part_finds_it_or_why_it_is_missing(
 
         monkeypatch.setattr(trust, "load", load)
     node = Node.open(str(tmp_path), "/host")
-    gathering = report.Gathering()
-    report.gather(node, Settings(), ReceiptStore(node, "/usr/local/nvidia"), gathering)
+    gathering = support_bundle.Gathering()
+    support_bundle.gather(node, Settings(), ReceiptStore(node, "/usr/local/nvidia"), gathering)
     named = {**gathering.texts, **gathering.missing}
     assert [name for name in named if not f"{name}/".startswith(tuple(TOLD))] == []
     assert ("receipt.txt" in gathering.missing) is damaged

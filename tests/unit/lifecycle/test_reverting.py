@@ -11,12 +11,12 @@ import pytest
 
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.errors import ConfigurationError, EngineDownError
-from toolkit_installer.lifecycle.revert import engine
-from toolkit_installer.lifecycle.revert.engine import EngineReverter
-from toolkit_installer.lifecycle.still_needed import stranding
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.signals import Attention
+from toolkit_installer.planning import prepare
 from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
+from toolkit_installer.revert import engine
+from toolkit_installer.revert.engine import EngineReverter
 from toolkit_installer.settings import EngineName
 
 FOLDER = "/usr/local/nvidia/toolkit"
@@ -37,7 +37,7 @@ def test_pods_of_a_handler_that_the_engine_has_again_soon_are_no_reason_to_leave
         asked.append(is_ours(LIVE))
         raise ConfigurationError("pods would be stranded", hint=then)
 
-    monkeypatch.setattr(stranding, "refuse", refuse)
+    monkeypatch.setattr(prepare, "refuse", refuse)
     monkeypatch.setattr(EngineReverter, "_work", lambda *_: (RECORD, None))
     node: Any = None
     store: Any = SimpleNamespace(folder="/store")

@@ -9,13 +9,13 @@ from collections.abc import Iterator
 import pytest
 
 from toolkit_installer.engines.common import answering, serving
-from toolkit_installer.lifecycle.health import silence
-from toolkit_installer.lifecycle.health.form import ProcessState, SilentEngine
 from toolkit_installer.node import heard
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.services import Services
 from toolkit_installer.receipt.schema import EngineRecord
+from toolkit_installer.reporting import status
+from toolkit_installer.reporting.status_form import ProcessState, SilentEngine
 from toolkit_installer.settings import EngineName
 
 ENGINE = EngineRecord(EngineName.DOCKER, "/run/docker.sock", None, (), None, ())
@@ -46,7 +46,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def explained(said: str = "dockerd does not answer: there is no such socket") -> SilentEngine:
-    return silence.explain(Node("/"), ENGINE, said)
+    return status.explain(Node("/"), ENGINE, said)
 
 
 @pytest.mark.parametrize("state", ["inactive", "activating", "failed"])

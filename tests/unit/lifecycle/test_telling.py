@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.lifecycle.readiness import Readiness
-from toolkit_installer.lifecycle.telling import Telling
 from toolkit_installer.node.node import Node
+from toolkit_installer.reporting.telling import Telling
 from toolkit_installer.settings import Settings
+from toolkit_installer.waiting.readiness import Readiness
 
 
 def test_metrics_are_not_written_of_a_look_that_failed_before_it_is_known_how_the_node_stands(tmp_path: Path) -> None:

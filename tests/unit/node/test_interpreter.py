@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.lifecycle import wait
 from toolkit_installer.node import interpreter
+from toolkit_installer.waiting import wait
 
 
 @pytest.fixture

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from toolkit_installer.lifecycle import idling
-from toolkit_installer.node import signals
+from toolkit_installer.node import idling, signals
 
 SECONDS = 0.3
 

@@ -286,23 +286,22 @@ MAY_NAME_PROC = frozenset(
     {
         "cli/workers.py",  # our own memory
         "engines/detect/own_container.py",  # the root of init
-        "lifecycle/capture/cleaning.py",  # the paths of answers, which are not read here
-        "lifecycle/idling.py",  # our own descriptors
-        "lifecycle/wait.py",  # likewise
-        "lifecycle/health/given.py",  # engines that were believed
-        "lifecycle/waiting_state.py",  # the kernel's name for a memory file
-        "lifecycle/readiness.py",  # a process that was believed, watched for its end
-        "lifecycle/beside.py",  # our own children
-        "lifecycle/plugin/saying.py",  # our own descriptors
-        "lifecycle/impact/running.py",  # processes that `matching` yielded
-        "lifecycle/reload_when/busy.py",  # likewise
-        "lifecycle/still_needed/containers.py",  # likewise
+        "fleet/masking.py",  # the paths of answers, which are not read here
+        "node/idling.py",  # our own descriptors
+        "waiting/wait.py",  # likewise, and the kernel's name for a memory file
+        "reporting/engine_faults.py",  # engines that were believed
+        "waiting/readiness.py",  # a process that was believed, watched for its end
+        "waiting/child_process.py",  # our own children
+        "waiting/plugin_process.py",  # our own descriptors
+        "applying/impact.py",  # processes that `matching` yielded
+        "applying/gpu_containers.py",  # likewise
+        "planning/toolkit_users.py",  # likewise
         "engines/common/command_line.py",  # a process that was believed
         "engines/common/trial.py",  # the descriptors that a program is given
         "engines/crio/trial.py",
         "toolkit/wrappers.py",  # the text of a script
         "engines/detect/table.py",
-        "lifecycle/capture/comparing.py",  # a folder whose files are not compared
+        "fleet/compare.py",  # a folder whose files are not compared
     }
 )
 

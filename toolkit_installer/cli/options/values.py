@@ -142,12 +142,12 @@ def _reload_when(text: str) -> str:
     """Return the option's text as it is said everywhere."""
     if text in ("now", "idle"):
         return text
-    from toolkit_installer.lifecycle.reload_when import windows
+    from toolkit_installer.applying import reload_windows
 
     try:
-        return windows.normal(text)
+        return reload_windows.normal(text)
     except ValueError as error:
-        raise NotAllowedError(f"{windows.ALLOWED} ({error})") from error
+        raise NotAllowedError(f"{reload_windows.ALLOWED} ({error})") from error
 
 
 def _condition(text: str) -> str:

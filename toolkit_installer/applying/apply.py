@@ -1,0 +1,298 @@
+"""Carrying a plan out: receipt before change, toolkit before handlers, handlers before what is no longer needed."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection
+
+import msgspec
+
+from toolkit_installer import log
+from toolkit_installer.applying import canary, impact, record, toolkit_files
+from toolkit_installer.applying.record import Recorder
+from toolkit_installer.applying.reload import NotServedError, Switch, Switcher
+from toolkit_installer.applying.reload_budget import ReloadBudget
+from toolkit_installer.applying.reload_gate import ReloadGate, ReloadPendingError
+from toolkit_installer.driver import cdi
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import Live
+from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
+from toolkit_installer.node import signals
+from toolkit_installer.node.disk.files import ChangedMeanwhileError
+from toolkit_installer.node.disk.readers import Tree
+from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.locks import PidFile
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.signals import Attention, Stopped
+from toolkit_installer.planning import files_naming, plan, toolkit_users
+from toolkit_installer.planning.cdi_files import SpecificationWork
+from toolkit_installer.planning.plan import EngineWork
+from toolkit_installer.planning.prepare import Prepared, prepare
+from toolkit_installer.planning.toolkit_state import Copies
+from toolkit_installer.receipt.schema import Copy, Receipt, State
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.settings import Cleanup, EngineName, ReloadMode, Settings
+
+
+class Applier:
+    """Brings the node to where the plan wants it, or back to where it was."""
+
+    def __init__(
+        self,
+        node: Node,
+        store: ReceiptStore,
+        pid_file: PidFile,
+        attention: Attention,
+        settings: Settings,
+        gate: ReloadGate,
+    ) -> None:
+        self.node = node
+        self.store = store
+        self.attention = attention
+        self.settings = settings
+        self.gate = gate
+        self.interruptible = settings.cleanup is Cleanup.ALWAYS
+        self.switcher = Switcher(node, attention, settings.reload_timeout, store.folder)
+        self.budget = ReloadBudget(node.files, pid_file.path, settings.reload_budget)
+        self.recorder = Recorder(node, settings, store, pid_file.path, pid_file.created_folders)
+        self._reloaded: set[EngineName] = set()
+        """The engines that were asked to read their new files."""
+
+    def apply(self, seen: Prepared) -> None:
+        """Carry the plan out. When anything fails, the engine's files go back first, then the error goes on.
+
+        Raises EngineRejectedError, EngineDownError, NodeError, ChangedMeanwhileError, ConfigurationError for what no
+        receipt can say; ReloadPendingError; DriverNotReadyError where device nodes cannot be created; Stopped after a
+        signal.
+        """
+        if any(engine.reload_why for engine in seen.plan.engines):
+            self.budget.require_reload()
+        self.recorder.require_recordable(seen)
+        created = self.store.prepare()
+        if self.store.load() != seen.receipt:
+            # another run came between our look and our lock: what was planned is about a node that is gone
+            raise ChangedMeanwhileError.of(self.store.folder)
+        receipt = self.recorder.begun(seen, created)
+        try:
+            self.store.save(receipt, seen.originals)
+            if seen.plan.device_nodes:
+                seen = self._with_nodes(seen)
+                receipt = self.recorder.begun(seen, created)
+                self.store.save(receipt, seen.originals)
+            copies = self._change(seen, receipt)
+        except (InstallerError, Stopped) as error:
+            try:
+                with signals.deferred():
+                    self._put_back(seen, receipt, error)
+                raise
+            except InstallerError as told:
+                told.reloaded = self.switcher.reloads > 0
+                raise
+        # the engines have been seen to serve it: from here on the record is what stands
+        settled = toolkit_files.without_needless(self.node, record.settled(seen, receipt, copies), self.store.folder)
+        self.store.save(settled, {})
+        self.store.tidy(settled)
+        # not before: a failure up to here gives the engine a configuration back that still names these
+        for name in seen.plan.toolkit.remove:
+            toolkit_files.remove(self.node, seen.plan.toolkit.folder, name)
+
+    def _with_nodes(self, seen: Prepared) -> Prepared:
+        """Create the driver's device nodes, which stay; return what is to be done once they are there.
+
+        It is planned from what is there now, and what was recorded before this run.
+        """
+        self._safe_point()
+        cdi.Generator(seen.target.payload, seen.target.settings.toolkit, seen.target.driver).create_nodes(
+            self.node.calls
+        )
+        again = prepare(seen.receipt, self.settings, self.node, self.store)
+        if again.plan.device_nodes:
+            raise ChangedMeanwhileError.of(again.plan.device_nodes[0])  # somebody removed it just now
+        for work in again.plan.specifications:
+            if work.note and work.path not in {known.path for known in seen.plan.specifications}:
+                log.get().warning("A CDI specification", key="cdi-note", file=work.path, what=work.note)
+        return again
+
+    def _change(self, seen: Prepared, receipt: Receipt) -> tuple[Copy, ...]:
+        """Return what the receipt is to remember of the toolkit's files."""
+        work = seen.plan.toolkit
+        for folder in receipt.folders:
+            self.node.files.make_folders(folder)
+        copied = toolkit_files.install(self.node, seen, self._safe_point)
+        if seen.receipt is None or seen.receipt.state is not State.INSTALLED:
+            # a killed run may have renamed what is in its place, and not on the disk: before a power cut
+            toolkit_files.flush(self.node, work, receipt.folders)
+        if work.write:
+            log.get().info("Installed the toolkit", key="toolkit-installed", folder=work.folder, files=len(work.write))
+        # the new way first: what is no longer wanted goes once the engines serve what is
+        made = [each for each in seen.plan.specifications if each.target != each.base]
+        gone = [each for each in seen.plan.specifications if each.target == each.base]
+        for specification in made:
+            self._safe_point()
+            self.switcher.writer.write(None, specification.file, specification.target)
+        # the toolkit may have taken a while; from the first engine on, all is finished, or taken back
+        self.gate.require(seen)
+        for engine in seen.plan.engines:
+            self._safe_point()
+            if engine.reload_why and engine.reload.ends_after_calls:
+                # whoever asks us to stop by way of this engine waits for us, and its restart would wait for that
+                self.attention.raise_if_stopped()
+            self._switch_engine(engine, work.folder)
+        for specification in gone:
+            self._safe_point()
+            self.switcher.writer.write(None, specification.file, specification.target)
+        written = {file.name for file in work.write}
+        stood = [each for each in seen.facts.toolkit.copies if each.name not in written]
+        return Copies(self.node, work.folder, Tree(seen.target.payload.root)).settled([*stood, *copied])
+
+    def _safe_point(self) -> None:
+        if self.interruptible:
+            self.attention.raise_if_stopped()
+
+    def _switch_engine(self, work: EngineWork, folder: str) -> None:
+        reload = work.reload if work.reload_why else msgspec.structs.replace(work.reload, mode=ReloadMode.NONE)
+        if work.reload_why:
+            log.get().info("The engine is to be reloaded", key="reload-needed", engine=work.name, why=work.reload_why)
+            with contextlib.nullcontext() if self.interruptible else signals.deferred():
+                impact.tell(self.node, work.name, work.inspection, reload, folder)
+            self.budget.spend()
+
+        def wrong(live: Live) -> list[str]:
+            return plan.differences(live, work.desired)
+
+        switch = Switch(adapter_of(work.name), work.inspection, work.desired.files, reload, wrong)
+        before = self.switcher.reloads
+        try:
+            self.switcher.make(switch, interruptible=self.interruptible)
+        finally:
+            if self.switcher.reloads > before:
+                self._reloaded.add(work.name)
+        if self.settings.verify_with_canary and self.switcher.reloads > before:
+            with contextlib.nullcontext() if self.interruptible else signals.deferred():
+                canary.verify(self.node, work, self.settings, folder)
+        if work.changes and work.reload.mode is ReloadMode.NONE and not work.reload.by_itself:
+            log.get().warning(
+                "The engine was not reloaded: it serves the handlers after its next restart",
+                key="not-reloaded",
+                engine=work.name,
+                socket=work.inspection.socket,
+                serves=False,
+                reason=work.inspection.silence or None,
+            )
+
+    def _put_back(self, seen: Prepared, receipt: Receipt, error: InstallerError | Stopped) -> None:
+        """Roll back: restore the old bytes of the engines' files, reload where they may have been read, and check.
+
+        Raises EngineRejectedError or EngineDownError in place of an error that came from the engine.
+        """
+        if isinstance(error, ReloadPendingError):
+            log.get().info(
+                "The reload is not allowed any more: what was begun is taken back",
+                key="reload-put-off",
+                why=error.reason,
+            )
+        elif isinstance(error, InstallerError):
+            log.get().error("The change failed and is taken back", key="rollback", reason=str(error))
+        failures = [failure for work in reversed(seen.plan.engines) if (failure := self._tried_back(work, error))]
+        failures += [failure for made in seen.plan.specifications if (failure := self._tried_replacing(made))]
+        if failures:
+            # only now: one that fails must not keep the others from their old files; the worst is said
+            raise next((each for each in failures if isinstance(each, EngineDownError)), failures[0])
+        previous = seen.receipt
+        if previous is not None:
+            self._keep_record(previous, receipt, {file.name for file in seen.plan.toolkit.write})
+        else:
+            self._remove_what_is_new(seen, receipt)
+            toolkit_files.remove_folders(self.node, receipt, self.store)
+        if isinstance(error, NotServedError):
+            raise EngineRejectedError(
+                f"the engine did not take the change over: {error.reason}; its old configuration is back, and it "
+                + ("is restarted by systemd once this process has ended" if self.switcher.unseen else "answers"),
+                hint="look at the engine's own log for its reason",
+            ) from error
+
+    def _remove_what_is_new(self, seen: Prepared, receipt: Receipt) -> None:
+        """Remove the toolkit's files that were not there before; all stay while anything runs with or names them."""
+        folder = receipt.toolkit_folder
+        named = files_naming.naming(self.node, folder, known=files_naming.known_files(receipt))
+        for each in named:
+            log.get().warning(
+                "The toolkit stays: a file of an engine names it",
+                key="toolkit-named",
+                file=each.file,
+                line=each.line,
+            )
+        if not named and not toolkit_users.held(self.node, folder, receipt.engines):
+            new = tuple(name for name in receipt.toolkit_files if name not in seen.plan.toolkit.present)
+            toolkit_files.remove_all(self.node, msgspec.structs.replace(receipt, toolkit_files=new))
+
+    def _keep_record(self, previous: Receipt, receipt: Receipt, written: Collection[str]) -> None:
+        """Make the record of before the change stand again; files of the toolkit that are new belong to it.
+
+        Of those that were to be `written`, which may or may not have been, it no longer says what they hold.
+        """
+        names = dict.fromkeys([*previous.toolkit_files, *receipt.toolkit_files])
+        folders = dict.fromkeys([*previous.folders, *receipt.folders])
+        known = tuple(each for each in previous.contents if each.name not in written)
+        kept = msgspec.structs.replace(previous, toolkit_files=tuple(names), folders=tuple(folders), contents=known)
+        try:
+            self.store.save(kept, {})
+        except NodeError as error:
+            # the one on the node says that a change is under way: the next run finishes it
+            log.get().warning(
+                "The receipt could not be written back; the next run repairs it",
+                key="receipt-not-written",
+                reason=str(error),
+            )
+
+    def _tried_replacing(self, work: SpecificationWork) -> InstallerError | None:
+        """Restore a CDI specification's old version; return why that failed."""
+        try:
+            self.switcher.writer.write(None, work.file, work.file.content)
+        except ChangedMeanwhileError:
+            log.get().warning(
+                "Somebody else wrote the CDI specification meanwhile: it stays",
+                key="cdi-changed-meanwhile",
+                file=work.path,
+            )
+        except InstallerError as failure:
+            log.get().error(
+                "The CDI specification could not be given back",
+                key="cdi-not-given-back",
+                file=work.path,
+                reason=str(failure),
+            )
+            return failure
+        return None
+
+    def _tried_back(self, work: EngineWork, error: InstallerError | Stopped) -> InstallerError | None:
+        """Restore one engine's files; return why that failed."""
+        old = [msgspec.structs.replace(wanted, target=wanted.file.content) for wanted in reversed(work.desired.files)]
+        # an engine that was not asked to read the new files has nothing to forget
+        mode = work.reload.mode if work.name in self._reloaded else ReloadMode.NONE
+        switch = Switch(
+            adapter_of(work.name),
+            work.inspection,
+            old,
+            msgspec.structs.replace(work.reload, mode=mode),
+            lambda now: plan.leftovers(now, work),
+            last_resort=True,
+        )
+        try:
+            self.switcher.make(switch, interruptible=False)
+        except InstallerError as reason:
+            failure = reason
+            if isinstance(reason, NotServedError):
+                failure = EngineDownError(
+                    f"{work.name} DOES NOT COME BACK, although its old configuration is in place: {reason.reason}",
+                    hint="look at its log and restart it; the installer's next run, or `uninstall`, finishes the rest",
+                )
+                failure.__cause__ = error
+            log.get().error(
+                "The engine's files could not all be given back",
+                key="rollback-incomplete",
+                engine=work.name,
+                reason=str(failure),
+            )
+            return failure
+        return None

@@ -1,0 +1,383 @@
+"""What a reload touches, as a value, and how it is said. Pure."""
+
+from __future__ import annotations
+
+import os
+import posixpath
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from toolkit_installer import log
+from toolkit_installer.engines.api import Inspection, Reload
+from toolkit_installer.engines.common import command_line
+from toolkit_installer.engines.common.serving import is_same_socket
+from toolkit_installer.engines.detect import kubelet
+from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.engines.registry import usual_row
+from toolkit_installer.errors import InstallerError
+from toolkit_installer.node import processes
+from toolkit_installer.node.command_lines import flag_value
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process, root_of
+from toolkit_installer.node.trust import Standing
+from toolkit_installer.planning import toolkit_users
+from toolkit_installer.planning.toolkit_users import MONITOR, RUNTIME_FILE, SHIM, TASKS, Bundle, content_of, same_file
+from toolkit_installer.settings import EngineName
+
+UNKNOWN = "unknown"
+_NONE = "none"
+_SHOWN = 10
+"""How many names a person is shown."""
+_LIVE_RESTORE = {
+    True: "live-restore is on",
+    False: "live-restore is off",
+    None: "docker does not say whether live-restore is on",
+}
+_KEPT = {
+    True: "its containers keep running",
+    False: "ITS CONTAINERS END WITH IT",
+    None: "whether its containers keep running is unknown",
+}
+
+
+class Unit(msgspec.Struct, frozen=True):
+    """A unit that runs, and that systemd restarts or stops with the unit `of`; its file says why, in `setting`."""
+
+    name: str
+    setting: str
+    of: str
+
+    @property
+    def words(self) -> str:
+        """The unit, and why, as its file says it."""
+        return f"{self.name} ({self.setting}={self.of})"
+
+
+class Running(msgspec.Struct, frozen=True):
+    """The containers of an engine that run. None stands for what cannot be seen; `unknown` says why."""
+
+    total: int | None = None
+    ours: int | None = None
+    """How many of them run through handlers of this program."""
+    names: tuple[str, ...] = ()
+    """What these are called, each once: NAMESPACE/NAME of the pod, docker's name, or the container's ID."""
+    unknown: str = ""
+
+
+class Impact(msgspec.Struct, frozen=True):
+    """What a reload touches. None stands for what cannot be seen; `unknown` says why. `plan --json` shows it so."""
+
+    restarts: bool
+    """Another process of the engine serves afterwards."""
+    containers_keep_running: bool | None
+    running: int | None
+    through_handlers: int | None
+    """How many of these run through handlers of this program."""
+    names: tuple[str, ...]
+    """What those are called, each once: NAMESPACE/NAME of the pod, docker's name, or the container's ID."""
+    units: tuple[Unit, ...] | None
+    """The units that systemd restarts with the engine's own."""
+    units_at_stop: tuple[Unit, ...] | None
+    """The units that it stops where it stops that one: a restart leaves them alone with systemd 252, if not with all.
+    """
+    kubelet_in_unit: bool
+    """A kubelet runs in the engine's own unit, as that of k3s does."""
+    unknown: tuple[str, ...]
+
+
+def lines(engine: EngineName, unit: str | None, impact: Impact, *, by_systemd: bool) -> list[str]:
+    """Return in full sentences what a reload of the engine touches; `unit` is the one in which it runs.
+
+    `by_systemd`: systemd is asked for the restart. Else the engine ends, and systemd does what the units say of that.
+    """
+    said = [_fate(engine, impact)]
+    if impact.restarts:
+        said += _units(unit, impact, "restarts" if by_systemd else "restarts or stops")
+    said.append(_running(impact))
+    return [*said, *(f"Unknown: {why}." for why in impact.unknown)]
+
+
+def _fate(engine: EngineName, impact: Impact) -> str:
+    if not impact.restarts:
+        return f"{engine} is not restarted: no container is touched."
+    why = f": {_LIVE_RESTORE[impact.containers_keep_running]}" if engine is EngineName.DOCKER else ""
+    return f"{engine} is restarted, and {_KEPT[impact.containers_keep_running]}{why}."
+
+
+def _units(unit: str | None, impact: Impact, does: str) -> list[str]:
+    said = [f"The kubelet is restarted as well: it runs in {unit}, too."] if impact.kubelet_in_unit else []
+    if impact.units is None:
+        return [*said, f"Which other units systemd {does} with it is unknown."]
+    named = ", ".join(each.words for each in impact.units) or "no other unit"
+    said.append(f"With it systemd {does} {named}.")
+    if impact.units_at_stop:
+        named = ", ".join(each.words for each in impact.units_at_stop)
+        said.append(f"It would stop with it, and not every release of systemd leaves alone at a restart, {named}.")
+    docker = [each.name for each in impact.units if each.name in usual_row(EngineName.DOCKER).units]
+    return [*said, *(f"The containers of docker end with {name} unless live-restore is on." for name in docker)]
+
+
+def _running(impact: Impact) -> str:
+    if impact.running is None:
+        return "How many containers run now is unknown."
+    if impact.running == 0:
+        return "No container runs now."
+    counted = f"{impact.running} container{'' if impact.running == 1 else 's'}"
+    if impact.through_handlers is None:
+        return f"Running now: {counted}; how many of them run through handlers of this program is unknown."
+    if impact.through_handlers == 0:
+        return f"Running now: {counted}, none of them through a handler of this program."
+    more = f" and {len(impact.names) - _SHOWN} more" if len(impact.names) > _SHOWN else ""
+    named = f"{', '.join(impact.names[:_SHOWN])}{more}"
+    return f"Running now: {counted}, {impact.through_handlers} of them through handlers of this program: {named}."
+
+
+def for_log(impact: Impact) -> dict[str, object]:
+    """Return the keys and values of a line of the log; a value that is not known is the word `unknown`."""
+    return {
+        "restarts": impact.restarts,
+        "containers_keep_running": _known(impact.containers_keep_running),
+        "units": _names(impact.units),
+        "units_at_stop": _names(impact.units_at_stop) if impact.units_at_stop else None,
+        "kubelet_in_unit": impact.kubelet_in_unit,
+        "running": _known(impact.running),
+        "through_handlers": _known(impact.through_handlers),
+        "names": ",".join(impact.names) or None,
+        "unknown": "; ".join(impact.unknown) or None,
+    }
+
+
+def _names(units: tuple[Unit, ...] | None) -> str:
+    return UNKNOWN if units is None else ",".join(each.name for each in units) or _NONE
+
+
+def _known(value: object) -> object:
+    return UNKNOWN if value is None else value
+
+
+_DOCKERS_NAMESPACE = "moby"
+"""In which dockerd keeps its containers in a containerd, unless it is told another one."""
+_NAMESPACE_FLAG = "--containerd-namespace"
+_OF_PODMAN = "--exit-command"
+"""What podman tells its conmon, and CRI-O does not: who is to tidy up after the container."""
+_OTHER_MONITOR = "conmonrs"
+"""One process for many containers, which CRI-O may be told to use (`runtime_type = "pod"`)."""
+_SHORT = 12
+"""Characters of an ID, as docker and crictl show it."""
+
+
+class _Container(msgspec.Struct, frozen=True):
+    """A container that runs. `runtime` is None where that is unknown; `pid` is a process of its engine."""
+
+    identity: str
+    runtime: str | None
+    pid: int
+    bundle: Bundle | None
+
+
+class _UnseenError(Exception):
+    """Something that may be the engine's cannot be looked at; the text says what."""
+
+
+def containers(node: Node, name: EngineName, inspection: Inspection, folder: str) -> Running:
+    """Return the containers of the engine that run now; `folder` is the toolkit's. Raises NodeError, OSError."""
+    live, engine = inspection.live, inspection.process
+    told = live.running if live is not None else None
+    if engine is None or processes.inspect_process(engine.pid) != engine:
+        return Running(told, unknown="the engine's process is not seen any more")
+    try:
+        found = {each.identity: each for each in _of(node, name, engine, inspection.socket)}
+    except _UnseenError as unseen:
+        return Running(told, unknown=str(unseen))
+    total = len(found) if told is None else told
+    if total > len(found):  # some are not where containers are looked for
+        return Running(total, unknown=f"{total} containers run, and {len(found)} of them are seen from here")
+    if unclear := [each.identity for each in found.values() if each.runtime is None]:
+        return Running(total, unknown=f"what {len(unclear)} of the containers run through is not told by their shims")
+    ours = [each for each in found.values() if beneath(each.runtime, folder) and _is_ours(node, each)]
+    return Running(total, len(ours), tuple(sorted({_called(each) for each in ours})))
+
+
+def _is_ours(node: Node, container: _Container) -> bool:
+    return container.runtime is not None and same_file(node, container.pid, container.runtime)
+
+
+def _called(container: _Container) -> str:
+    known = toolkit_users.of(container.identity, container.bundle)
+    return known.pod or known.docker or container.identity[:_SHORT]
+
+
+def _of(node: Node, name: EngineName, engine: Process, socket: str) -> Iterator[_Container]:
+    """Yield the engine's containers. Raises _UnseenError, OSError."""
+    if name is EngineName.CRIO:
+        yield from _monitored(engine)
+    elif name is EngineName.DOCKER:
+        namespaces = command_line.values(engine.arguments[1:], _NAMESPACE_FLAG) or [_DOCKERS_NAMESPACE]
+        yield from _shimmed(engine, lambda shim: flag_value(shim.arguments, "-namespace") in namespaces)
+    elif name is EngineName.CONTAINERD:
+        yield from _shimmed(engine, lambda shim: _speaks_to(shim, node, socket))
+    else:
+        raise _UnseenError(f"where {name} keeps its containers is not known here")
+
+
+def _speaks_to(shim: Process, node: Node, socket: str) -> bool:
+    return is_same_socket(root_of(shim), flag_value(shim.arguments, "-address") or "", node.root, socket)
+
+
+def _shimmed(engine: Process, is_its: Callable[[Process], bool]) -> Iterator[_Container]:
+    """Yield the containers of a containerd's shims. Raises _UnseenError, OSError."""
+    places: dict[tuple[int, int], int] = {}
+    for shim in filter(is_its, _beside(engine, SHIM)):
+        try:
+            bundle = os.readlink(f"/proc/{shim.pid}/cwd")
+            around = os.stat(f"/proc/{shim.pid}/cwd/..")
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile
+        workdir = flag_value(shim.arguments, "-workdir")
+        if posixpath.basename(posixpath.dirname(posixpath.dirname(bundle))) == TASKS:
+            places.setdefault((around.st_dev, around.st_ino), shim.pid)
+        elif workdir is not None:
+            # the shim of containerd before 1.3 and docker before 20.10, whose runtime only its containerd knows
+            yield _Container(posixpath.basename(workdir), None, shim.pid, None)
+    for pid in places.values():
+        yield from _in_bundles(pid)
+
+
+def _in_bundles(pid: int) -> Iterator[_Container]:
+    """Yield the containers whose bundles lie beside the one in which a shim works: one shim may have many."""
+    place = f"/proc/{pid}/cwd/.."
+    try:
+        names = os.listdir(place)
+    except (FileNotFoundError, ProcessLookupError):
+        raise _UnseenError("a shim ended while its containers were counted") from None
+    for name in sorted(names):
+        bundle = Bundle(f"{place}/{name}", f"/proc/{pid}/root")
+        if toolkit_users.is_sandbox(bundle) is False:
+            # a shim of another kind, such as Kata's, names no executable: it runs none of ours
+            yield _Container(name, content_of(f"{bundle.folder}/{RUNTIME_FILE}") or "", pid, bundle)
+
+
+def _monitored(engine: Process) -> Iterator[_Container]:
+    """Yield the containers of CRI-O, by their conmons (conmon(8)). Raises _UnseenError."""
+    for monitor in _beside(engine, MONITOR):
+        if monitor.name == _OTHER_MONITOR:
+            raise _UnseenError("conmonrs does not tell its containers")
+        arguments = monitor.arguments
+        if monitor.name != MONITOR or _OF_PODMAN in arguments:
+            continue
+        folder = flag_value(arguments, "-b", "--bundle") or ""
+        bundle = Bundle(f"/proc/{monitor.pid}/root{folder}", f"/proc/{monitor.pid}/root")
+        identity, runtime = flag_value(arguments, "-c", "--cid"), flag_value(arguments, "-r", "--runtime")
+        if identity is not None and not toolkit_users.is_sandbox(bundle):
+            yield _Container(identity, runtime, monitor.pid, bundle)
+
+
+def _beside(engine: Process, named: str) -> Iterator[Process]:
+    """Yield the processes whose name begins so and that have the engine's `/`. Raises _UnseenError."""
+    for pid, name, standing in processes.matching(lambda each: each.startswith(named)):
+        seen = processes.inspect_process(pid) if standing is not Standing.UNSEEN else None
+        if standing is Standing.UNSEEN:
+            raise _UnseenError(f"this user may not look at the process {pid} ({name}), root may")
+        if seen is None or not processes.lives_on(seen, root_of(engine)):
+            continue  # it ended meanwhile, or it is a container's own
+        if seen.hidden:
+            raise _UnseenError(f"the process {pid} ({name}) has wiped its command line")
+        yield seen
+
+
+_RESTARTED = {"RequiredBy": "Requires", "RequisiteOf": "Requisite", "BoundBy": "BindsTo", "ConsistsOf": "PartOf"}
+"""What a unit says of those that restart with it, and what those say themselves (systemd.unit(5))."""
+_STOPPED = {"PropagatesStopTo": "StopPropagatedFrom"}
+"""Likewise of those that stop with it. Seen on systemd 252: a restart leaves them alone."""
+_STATE = "ActiveState"
+_DOWN = ("inactive", "failed")
+"""A unit in one of these states is neither stopped nor restarted."""
+_MOST = 200
+"""Units. More than any node has behind one engine: they are not all asked about."""
+
+
+def of_reload(node: Node, name: EngineName, inspection: Inspection, reload: Reload, folder: str) -> Impact:
+    """Return what this reload touches; `folder` is the toolkit's. Raises Stopped, and nothing else that is expected."""
+    live = inspection.live
+    restarts = reload.restarts or bool(reload.watched_by)
+    found = _find_running(node, name, inspection, folder)
+    unit, unknown = unit_of(inspection, reload), [found.unknown] if found.unknown else []
+    units: tuple[Unit, ...] | None = ()
+    if restarts:
+        units, why = _find_units(node, unit)
+        unknown += [why] if why else []
+    return Impact(
+        restarts=restarts,
+        containers_keep_running=True if not restarts else live.containers_outlive_it if live is not None else None,
+        running=found.total,
+        through_handlers=found.ours,
+        names=found.names,
+        units=_only(units, _RESTARTED),
+        units_at_stop=_only(units, _STOPPED),
+        kubelet_in_unit=restarts and unit is not None and unit in {each.unit for each in kubelet.of_node(node)},
+        unknown=tuple(unknown),
+    )
+
+
+def tell(node: Node, name: EngineName, inspection: Inspection, reload: Reload, folder: str) -> None:
+    """Say in one line of the log what this reload touches. Raises Stopped."""
+    impact = of_reload(node, name, inspection, reload, folder)
+    log.get().info("What the reload touches", key="reload-impact", engine=name, **for_log(impact))
+
+
+def unit_of(inspection: Inspection, reload: Reload) -> str | None:
+    """Return the unit that a restart of the engine restarts; None where that is a distribution's doing, or unknown.
+
+    Where the engine ends at a signal, systemd starts its unit again, and with it what depends on that.
+    """
+    if reload.unit is not None or reload.watched_by:
+        return reload.unit
+    return inspection.process.unit if inspection.process is not None else None
+
+
+def _find_running(node: Node, name: EngineName, inspection: Inspection, folder: str) -> Running:
+    try:
+        return containers(node, name, inspection, folder)
+    except (InstallerError, OSError) as error:
+        return Running(unknown=f"the running containers cannot be looked at: {error}")
+
+
+def _find_units(node: Node, unit: str | None) -> tuple[tuple[Unit, ...] | None, str]:
+    """Return the running units that systemd restarts or stops with `unit`; None, and why, where it does not say."""
+    if unit is None:
+        return None, "the engine is not restarted by a unit of its own"
+    try:
+        return _followed(node, unit)
+    except (InstallerError, OSError) as error:
+        return None, f"systemd cannot be asked: {error}"
+
+
+def _followed(node: Node, unit: str) -> tuple[tuple[Unit, ...] | None, str]:
+    """Return the same for a unit that is known, however long the way to those that depend on it."""
+    known = {unit}
+    found: list[Unit] = []
+    asked: dict[str, Unit | None] = {unit: None}
+    while asked:
+        if len(known) > _MOST:
+            return None, f"more than {_MOST} units depend on {unit}"
+        shown = node.services.properties(list(asked), (_STATE, *_RESTARTED, *_STOPPED))
+        if shown is None:
+            return None, f"systemd does not say which units depend on {', '.join(asked)}"
+        # what is down stays as it is, and so does what depends on that alone
+        up = {name: why for name, why in asked.items() if shown[name].get(_STATE) not in _DOWN}
+        found += [why for why in up.values() if why is not None]
+        asked = {}
+        for of, why in up.items():
+            # one that only stops with another is not restarted, and so nothing is for its sake
+            leads_on = why is None or why.setting in _RESTARTED.values()
+            for theirs, setting in (_RESTARTED | _STOPPED).items() if leads_on else ():
+                new = [name for name in shown[of].get(theirs, "").split() if name not in known]
+                asked |= {name: Unit(name, setting, of) for name in new}
+                known.update(new)
+    return tuple(found), ""
+
+
+def _only(units: tuple[Unit, ...] | None, settings: Mapping[str, str]) -> tuple[Unit, ...] | None:
+    """Return those of the units that have one of the settings."""
+    return None if units is None else tuple(each for each in units if each.setting in settings.values())

@@ -1,0 +1,196 @@
+"""What the receipt says of a change: all that is about to be done, before it is; what stands there, once it is done."""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from toolkit_installer import __version__
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import DesiredFile, Engine
+from toolkit_installer.node.node import Node
+from toolkit_installer.planning import cdi_files, taken_over
+from toolkit_installer.planning.plan import EngineWork
+from toolkit_installer.planning.prepare import Prepared
+from toolkit_installer.receipt import memory
+from toolkit_installer.receipt.schema import Content, Copy, EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.settings import EngineName, ReloadMode, Settings
+from toolkit_installer.toolkit import layout
+from toolkit_installer.toolkit.layout import ToolkitFile
+from toolkit_installer.toolkit.low_level import is_usable
+
+
+class Recorder:
+    """Makes the receipt of a change that is about to begin. Looks at the node's folders, and writes nothing."""
+
+    def __init__(
+        self, node: Node, settings: Settings, store: ReceiptStore, pid_path: str, pid_folders: tuple[str, ...]
+    ) -> None:
+        """`pid_folders` are those that are made for the PID file."""
+        self._node = node
+        self._settings = settings
+        self._store = store
+        self._pid_path = pid_path
+        self._pid_folders = pid_folders
+
+    def require_recordable(self, seen: Prepared) -> None:
+        """Raise ConfigurationError where the receipt of the change could not be written so that it is read again."""
+        self._store.require_recordable(self.begun(seen, ()))
+
+    def begun(self, seen: Prepared, created: tuple[str, ...]) -> Receipt:
+        """Return the receipt that is to stand before the first change; `created` are folders made for it already."""
+        previous = seen.receipt
+        work = seen.plan.toolkit
+        old = previous.toolkit_files if previous is not None else ()
+        others = previous.engines if previous is not None else ()
+        old_pid_folders = previous.pid_folders if previous is not None else ()
+        names = dict.fromkeys([*old, *(file.name for file in work.files)])
+        known = previous.folders if previous is not None else self._adopted(work.folder)
+        folders = dict.fromkeys([*known, *created])
+        for folder in dict.fromkeys(map(os.path.dirname, _places(seen))):
+            folders.update(dict.fromkeys(self._node.files.missing_folders(folder)))
+        # the receipt's own folder goes with the receipt, not with these
+        folders.pop(self._store.folder, None)
+        return Receipt(
+            state=State.APPLYING,
+            installer=__version__,
+            toolkit_folder=work.folder,
+            toolkit_files=tuple(names),
+            folders=tuple(folders),
+            pid_file=self._pid_path,
+            pid_folders=tuple(dict.fromkeys([*old_pid_folders, *self._pid_folders])),
+            # engines that are configured and not asked for now stay recorded until they are reverted
+            engines=(
+                *(record for record in others if record.name not in {engine.name for engine in seen.plan.engines}),
+                *(self._engine(seen, engine) for engine in seen.plan.engines),
+            ),
+            specifications=_specifications(seen),
+            cdi=seen.plan.cdi,
+            cdi_switched=_switched(seen),
+            method_why=seen.plan.choice.why,
+            taken_over=taken_over.by_plan(previous, seen.plan),
+        )
+
+    def _adopted(self, folder: str) -> tuple[str, ...]:
+        """Return the toolkit's folders if an installer's files are in them that no receipt names."""
+        if not layout.known(self._node.files.list(folder)):
+            return ()
+        return (folder, *(f"{folder}/{place}" for place in layout.FOLDERS))
+
+    def _engine(self, seen: Prepared, work: EngineWork) -> EngineRecord:
+        engine = adapter_of(work.name)
+        previous = seen.receipt.engine(work.name) if seen.receipt is not None else None
+        old = {file.path: file for file in previous.files} if previous is not None else {}
+        files = [_file(engine, work, wanted, old.get(wanted.path)) for wanted in work.desired.files]
+        process = work.inspection.process if work.reload_why else None
+        if work.leaves:
+            files.reverse()  # as they were written: whoever is killed on the way back goes that way again
+        return EngineRecord(
+            name=work.name,
+            socket=work.inspection.socket,
+            reload=self._settings.asked_of(work.name).reload_mode,
+            handlers=tuple(work.desired.served.items()),
+            default=work.desired.default,
+            files=tuple(file for file in files if file is not None),
+            low_level=tuple(filter(is_usable, work.desired.low_level)),
+            defaults=_defaults(engine, work, previous),
+            reload_due=bool(work.reload_why),
+            unread_by=process.identity if process is not None else None,
+        )
+
+
+def _defaults(engine: Engine, work: EngineWork, previous: EngineRecord | None) -> tuple[tuple[str, str], ...]:
+    """Return the default runtimes that the engine's files name, by role; the earlier one where they name ours."""
+    ours = {*work.desired.served, *(dict(previous.handlers) if previous is not None else ())}
+    earlier = dict(previous.defaults) if previous is not None else {}
+    found = {file.role: engine.default_of(file) for file in work.inspection.files}
+    known = {role: earlier.get(role) if name in ours else name for role, name in found.items()}
+    return tuple((role, name) for role, name in known.items() if name is not None)
+
+
+def settled(seen: Prepared, receipt: Receipt, copies: tuple[Copy, ...]) -> Receipt:
+    """Return the receipt of a change that is done, which records only what stands on the node now."""
+    works = {work.path: work for work in seen.plan.specifications}
+    kept = (cdi_files.settled(works[file.path], file) for file in receipt.specifications)
+    left = {work.name for work in seen.plan.engines if work.leaves}
+    return msgspec.structs.replace(
+        receipt,
+        state=State.INSTALLED,
+        engines=tuple(_settled_engine(seen, engine) for engine in receipt.engines if engine.name not in left),
+        cdi_switched=tuple(name for name in receipt.cdi_switched if not _has_read(seen, name)),
+        specifications=tuple(record for record in kept if record is not None),
+        copies=copies,
+        contents=tuple(map(_content, seen.plan.toolkit.files)),
+    )
+
+
+def _switched(seen: Prepared) -> tuple[EngineName, ...]:
+    """Return the engines in which CDI is on by an edit of ours that this change takes out, or an earlier one did."""
+    previous = seen.receipt
+    if previous is None:
+        return ()
+    works = {work.name: work for work in seen.plan.engines}
+    taken_out = [each.name for each in previous.engines if each.switches_cdi and each.name in works]
+    names = dict.fromkeys([*previous.cdi_switched, *taken_out])
+    return tuple(name for name in names if name not in works or not works[name].desired.cdi_on or works[name].leaves)
+
+
+def _has_read(seen: Prepared, name: EngineName) -> bool:
+    """Tell whether an engine has read its files without our edit for CDI: it was restarted, or CDI is off in it."""
+    work = next((work for work in seen.plan.engines if work.name == name), None)
+    if work is None:
+        return False
+    live = work.inspection.live
+    return live is None or not live.cdi_folders or bool(work.reload_why and work.reload.restarts)
+
+
+def _content(file: ToolkitFile) -> Content:
+    sha256 = memory.digest(file.content) if file.content is not None else None
+    return Content(file.name, file.mode, sha256, file.target, file.recipe)
+
+
+def _places(seen: Prepared) -> list[str]:
+    """Return the paths of all files that the change puts in place."""
+    work = seen.plan.toolkit
+    paths = [f"{work.folder}/{file.name}" for file in work.files]
+    paths += [
+        wanted.path for engine in seen.plan.engines for wanted in engine.desired.files if wanted.target is not None
+    ]
+    paths += [work.path for work in seen.plan.specifications if work.target is not None]
+    return paths
+
+
+def _specifications(seen: Prepared) -> tuple[FileRecord, ...]:
+    old = {file.path: file for file in (seen.receipt.specifications if seen.receipt is not None else ())}
+    works = {work.path: work for work in seen.plan.specifications}
+    records = [cdi_files.recorded(work, old.get(path)) for path, work in works.items()]
+    # of one that is to be made of device nodes to come, nothing is known yet: it stays recorded
+    unknown = [record for path, record in old.items() if path not in works]
+    return tuple(record for record in (*records, *unknown) if record is not None)
+
+
+def _file(engine: Engine, work: EngineWork, wanted: DesiredFile, previous: FileRecord | None) -> FileRecord | None:
+    if wanted.target == wanted.base and previous is None and not wanted.changes:
+        return None  # not ours, and not touched
+    signalled = work.reload.mode is ReloadMode.SIGNAL
+    if work.leaves and previous is not None:
+        return memory.going_back(engine, previous, wanted, signalled=signalled)
+    contents = [wanted.target]
+    if signalled:
+        contents += map(engine.transitional, (wanted.target, wanted.base, wanted.file.content))
+    return memory.recorded(engine, wanted, wanted.file.found, previous, contents)
+
+
+def _settled_engine(seen: Prepared, record: EngineRecord) -> EngineRecord:
+    """Return an engine's record once its change is done; unchanged if the change was about another engine."""
+    work = next((work for work in seen.plan.engines if work.name == record.name), None)
+    if work is None:
+        return record
+    targets = {wanted.path: wanted.target for wanted in work.desired.files}
+    files = []
+    for file in record.files:
+        target = targets[file.path]
+        files.append(msgspec.structs.replace(file, written=() if target is None else (memory.digest(target),)))
+    return msgspec.structs.replace(record, files=tuple(files), reload_due=False, unread_by=None)

@@ -1,0 +1,445 @@
+"""Reloading an engine: its files are brought to given contents, the engine to reading them, and its answers are heard.
+
+Only these prove that it took a change over: it is asked (the adapter's `ask`) until it serves what its files say.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections.abc import Callable, Iterator, Sequence
+
+import msgspec
+
+from toolkit_installer import foreign_words, log
+from toolkit_installer.applying.engine_files import Writer
+from toolkit_installer.engines.api import DesiredFile, Engine, EngineSilentError, Inspection, Live, Reload
+from toolkit_installer.engines.common.answering import EngineBrokenError
+from toolkit_installer.engines.common.serving import process_of
+from toolkit_installer.errors import ConfigurationError, InstallerError
+from toolkit_installer.node import processes, running, signals
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process, ProcessGoneError
+from toolkit_installer.node.programs import ProgramError
+from toolkit_installer.node.services import LOG_SAYS, Services
+from toolkit_installer.node.signals import Attention, Stopped
+from toolkit_installer.node.status_line import StatusLine
+from toolkit_installer.settings import ReloadMode
+
+_ASK_SECONDS = 5.0
+_ENDS = 2
+"""How often it may end after a good answer: once somebody else may have restarted it."""
+_FALLEN = ("failed", "inactive")
+"""States of a unit that systemd does not start by itself: where it will, it says "activating"."""
+
+
+class NotServedError(InstallerError):
+    """The engine does not serve what it should in time. `answers`: it lives, and answered last."""
+
+    def __init__(self, reason: str, *, answers: bool) -> None:
+        super().__init__(reason)
+        self.answers = answers
+
+
+class NotSignalledError(NotServedError):
+    """The engine would die of a signal on its files as they are."""
+
+
+class Switch(msgspec.Struct, frozen=True):
+    """One change of an engine: its files, how it is reloaded (NONE: not at all), what it should then say.
+
+    `wrong` returns in words what is wrong with the live engine's answer; nothing when all is well.
+    """
+
+    engine: Engine
+    inspection: Inspection
+    """The engine as it was found before the change."""
+    files: Sequence[DesiredFile]
+    """What its files are to hold, their targets, in the order in which they are written."""
+    reload: Reload
+    wrong: Callable[[Live], list[str]]
+    last_resort: bool = False
+    """The engine must come back with this: what fails is tried once more, and waited for in any case."""
+    leaves: str = ""
+    """The folder of the toolkit whose handlers the engine is to forget; empty: of none."""
+
+
+class Switcher:
+    """Makes switches."""
+
+    def __init__(self, node: Node, attention: Attention, seconds: float, store: str) -> None:
+        """`seconds`: what an engine gets to serve a change. `store`: the receipt's folder."""
+        self.node = node
+        self.writer = Writer(node, store)
+        self.attention = attention
+        self.seconds = seconds
+        self.reloads = 0
+        """How often an engine was asked to reload."""
+        self.unseen: list[str] = []
+        """The engines whose restart was left to systemd."""
+        self._tick: Callable[[], None] = lambda: None
+        """Tells that an engine is waited for."""
+        self._away: Callable[[], float] = lambda: 0.0
+        """Tells for how many seconds."""
+        self._signalled = False
+        """Whether an engine was signalled: one that is down since may have died of it."""
+
+    def make(self, switch: Switch, *, interruptible: bool) -> None:
+        """Write the files, reload, and wait until the engine serves them.
+
+        Raises ChangedMeanwhileError, NotServedError, NodeError; Stopped if `interruptible` and a signal came, or where
+        the engine waits for this process, which is asked to stop, and this is no last resort.
+        """
+        with contextlib.nullcontext() if interruptible else signals.deferred():
+            self._make(switch, interruptible=interruptible)
+
+    def _make(self, switch: Switch, *, interruptible: bool) -> None:
+        signalled = switch.reload.mode is ReloadMode.SIGNAL
+        final = []
+        for step in switch.files:
+            transitional = switch.engine.transitional(step.target) if signalled else None
+            if transitional is not None:
+                final.append(step)
+            content = step.target if transitional is None else transitional
+            self.writer.write(switch.engine, step.file, content, step.metadata)
+        if switch.reload.mode is not ReloadMode.NONE:
+            try:
+                self._reload(switch, interruptible=interruptible)
+            except NotServedError:
+                # an engine that is gone reads the file at its start; one that hangs may have a signal pending,
+                # and has crashed on less than explicit values
+                if switch.last_resort and process_of(self.node, switch.engine.name, switch.inspection.socket) is None:
+                    self._write(switch.engine, final)
+                raise
+        self._write(switch.engine, final)
+
+    def _write(self, engine: Engine, steps: Sequence[DesiredFile]) -> None:
+        for step in steps:
+            self.writer.write(engine, step.file, step.target, step.metadata)
+
+    def _reload(self, switch: Switch, *, interruptible: bool) -> None:
+        """Reload the engine, a last resort twice, and wait for it to serve. Raises NotServedError, Stopped."""
+        process = switch.inspection.process
+        if switch.reload.restarts and process is not None and runs(process):
+            refusal = switch.engine.refusal(self.node, process)
+            if refusal is not None:  # a restart would take down an engine that runs
+                words = f"it would not start with its files: {foreign_words.of_program(refusal)}; it was not restarted"
+                raise NotServedError(words, answers=True)
+        if switch.leaves and switch.reload.restarts and switch.inspection.live is not None:
+            kept = switch.engine.still_serving(self.node, switch.inspection.live, switch.leaves)
+            if kept:  # a restart would change nothing
+                raise NotServedError(f"{kept}; it was not restarted", answers=True)
+        self.reloads += 1
+        began = time.time()
+        try:
+            self._attempt(switch, interruptible=interruptible)
+        except NotSignalledError as error:
+            if not switch.last_resort:
+                raise
+            log.get().warning(
+                "The engine cannot be reloaded: restart it, so that it forgets the handlers",
+                key="engine-not-reloadable",
+                engine=switch.engine.name,
+                reason=error.reason,
+            )
+        except NotServedError as error:
+            if not switch.last_resort:
+                raise self._told(switch, error, began) from error
+            log.get().warning(
+                "The engine is reloaded once more", key="reloading-again", engine=switch.engine.name, reason=str(error)
+            )
+            try:
+                self._attempt(switch, interruptible=interruptible)
+            except NotServedError as again:
+                raise self._told(switch, again, began) from again
+
+    def _attempt(self, switch: Switch, *, interruptible: bool) -> None:
+        name = switch.engine.name
+        mode = f"{switch.reload.watched_by} does it" if switch.reload.watched_by else switch.reload.mode
+        log.get().info("Reloading the engine", key="reloading", engine=name, mode=mode, unit=switch.reload.unit)
+        with patience(name) as telling:
+            self._tick, self._away = telling.tick, telling.elapsed
+            self._wait_for(switch, interruptible=interruptible)
+
+    def _wait_for(self, switch: Switch, *, interruptible: bool) -> None:
+        """Have the engine reload, and wait until it serves. Raises NotServedError, Stopped."""
+        name = switch.engine.name
+        heard = ""
+        unit = switch.reload.unit
+        if switch.reload.mode is ReloadMode.SIGNAL and switch.last_resort and self._signalled:
+            unit = self._fallen(switch)
+        if unit is not None:
+            try:
+                heard = self._restart(switch, unit)
+            except Stopped:
+                if not switch.last_resort:
+                    raise
+                log.get().warning(
+                    "The engine ends only after this process, which it is asked to stop: systemd starts it again then, "
+                    "with the files that are in place now",
+                    key="engine-ends-after-us",
+                    engine=name,
+                    unit=unit,
+                )
+                self.unseen.append(name)
+                return
+        self._until_served(switch, heard, to_signal=unit is None, interruptible=interruptible)
+
+    def _until_served(self, switch: Switch, heard: str, *, to_signal: bool, interruptible: bool) -> None:
+        """Wait until `switch.wrong` has nothing to say against what the engine answers, twice in one process' life.
+
+        `to_signal`: one that has just answered is signalled first. `heard` is what is said first of an engine that does
+        not come to serve. Raises NotServedError; Stopped if it is `interruptible` and a signal came.
+        """
+        before = switch.inspection.process
+        steady = Steadiness(time.monotonic() + self.seconds)
+        while True:
+            try:
+                seconds = max(1.0, min(_ASK_SECONDS, steady.remaining))
+                live = switch.engine.ask(self.node, switch.inspection.socket, seconds)
+            except EngineSilentError as error:
+                last, answers = error.reason, False
+                steady.ended()
+                # neither comes back by itself: the sooner the next is tried, the better
+                if isinstance(error, EngineBrokenError) or self._fallen(switch) is not None:
+                    raise NotServedError(f"{heard}{last}", answers=False) from error
+            else:
+                stale = switch.reload.restarts and before is not None and live.process == before
+                last, answers = "; ".join([*(["it was not restarted"] if stale else []), *switch.wrong(live)]), True
+                restarted = switch.reload.restarts and live.process != before and not last
+                if to_signal and not restarted:
+                    # never one that does not answer: dockerd dies of a signal while it starts
+                    if self._signal(switch, live):
+                        to_signal = False
+                        continue
+                    last = "it could not be signalled"
+                if steady.confirmed(None if last else live):
+                    _tell(switch, live, before, self._away())
+                    return
+            if steady.ends >= _ENDS:
+                raise NotServedError(f"{heard}it answers, and ends again and again; last: {last}", answers=False)
+            self._rest(steady, f"{heard}{last}", answers=answers)
+            if interruptible and self.attention.stop is not None:
+                raise Stopped(self.attention.stop)
+
+    def _rest(self, steady: Steadiness, last: str, *, answers: bool) -> None:
+        """Wait until the engine is to be asked again. Raises NotServedError once its time is over."""
+        seconds = steady.pause()
+        if seconds is None:
+            raise NotServedError(f"{last} (waited {self.seconds:g} s)", answers=answers)
+        self._tick()
+        self.attention.take_pending(seconds)
+
+    def _fallen(self, switch: Switch) -> str | None:
+        """Return the unit of an engine that ended and that nothing starts again; None for all others."""
+        process = switch.inspection.process
+        if process is None or process.unit is None or runs(process):
+            return None
+        state = self.node.services.property(process.unit, "ActiveState")
+        return process.unit if state in _FALLEN else None
+
+    def _restart(self, switch: Switch, unit: str) -> str:
+        """Restart the unit; return what was heard if it failed. Raises NotServedError unless it is the last resort.
+
+        Raises Stopped where the engine waits for this process. systemd restarts it all the same, as soon as it can.
+        """
+        waits = switch.inspection.process if switch.reload.ends_after_calls else None
+        try:
+            restart(self.node.services, unit, self.seconds, self.attention, waits, self._tick)
+        except ProgramError as error:
+            heard = foreign_words.of_program(str(error))
+            if not switch.last_resort:
+                # it would be started with the same files over and over: the sooner the old ones are back, the better
+                raise NotServedError(heard, answers=False) from error
+            return f"{heard}; "
+        return ""
+
+    def _signal(self, switch: Switch, live: Live) -> bool:
+        """Signal the engine that has just answered; tell whether that could be done. Raises NotSignalledError."""
+        if live.process is None:
+            return False
+        try:
+            for step in switch.files:  # as they are now, whoever wrote them
+                live.refuse_signal(self.node.files.content(step.file.path))
+        except ConfigurationError as error:
+            raise NotSignalledError(f"{error.reason}; it was not signalled", answers=True) from error
+        try:
+            switch.engine.signal(self.node, live.process)
+        except ProcessGoneError as error:
+            log.get().info(
+                "The engine was restarted meanwhile",
+                key="engine-restarted-meanwhile",
+                engine=switch.engine.name,
+                reason=error.reason,
+            )
+            return False
+        self._signalled = True
+        return True
+
+    def _told(self, switch: Switch, error: NotServedError, began: float) -> NotServedError:
+        """Return the error with what the unit's log has to say, where the engine has a unit and it is not told yet."""
+        process = switch.inspection.process
+        unit = switch.reload.unit or (process.unit if process is not None else None)
+        if unit is None or LOG_SAYS in error.reason:
+            return error
+        words = foreign_words.of_program(self.node.services.last_words(unit, began))
+        return NotServedError(f"{error.reason}{LOG_SAYS}{words}", answers=error.answers) if words else error
+
+
+def _tell(switch: Switch, live: Live, before: Process | None, seconds: float) -> None:
+    name, away = switch.engine.name, f"{seconds:.1f} s"
+    log.get().info("The engine serves its configuration", key="engine-serves", engine=name, away=away)
+    if not switch.reload.restarts and before is not None and live.process is not None and live.process != before:
+        log.get().warning(
+            "The engine was signalled, and another process serves now: it ended and was started again",
+            key="engine-ended-at-signal",
+            engine=switch.engine.name,
+            pid=live.process.pid,
+        )
+
+
+_PAUSE_SECONDS = 0.1
+STEADY_SECONDS = 1.0
+"""How long after its first good answer an engine is asked again: one that then crashes has served nobody."""
+
+
+class Steadiness(msgspec.Struct):
+    """The good answers of one engine: a second one counts, of the same process.
+
+    `deadline`: by time.monotonic().
+    """
+
+    deadline: float
+    _served: Live | None = None
+    """Its last answer, if that was as it should be."""
+    _first: bool = False
+    """That answer was the first of its process."""
+    ends: int = 0
+    """How often it ended after it had served."""
+
+    @property
+    def remaining(self) -> float:
+        """Seconds to the deadline; none are left below 0."""
+        return self.deadline - time.monotonic()
+
+    def confirmed(self, live: Live | None) -> bool:
+        """Take a good answer, or None for another one; tell whether it is the second good one of one process."""
+        again = self._served is not None and live is not None and self._served.process == live.process
+        if self._served is not None and live is not None and not again:
+            self.ends += 1
+        self._served, self._first = live, live is not None and not again
+        return again
+
+    def ended(self) -> None:
+        """Take it that the engine does not answer."""
+        self.ends += self._served is not None
+        self._served, self._first = None, False
+
+    def pause(self) -> float | None:
+        """Return the seconds until it is to be asked again, None once the time is over.
+
+        After a first good answer it is asked once more in any case.
+        """
+        if self._first:
+            self.deadline = max(self.deadline, time.monotonic() + STEADY_SECONDS + _PAUSE_SECONDS)
+            return STEADY_SECONDS
+        return _PAUSE_SECONDS if self.remaining > 0 else None
+
+
+_END_SECONDS = 5.0
+"""What an engine gets to end, once this process is asked to stop, before it is taken to wait for that."""
+
+
+def runs(process: Process) -> bool:
+    """Tell whether this very process still runs."""
+    return processes.inspect_process(process.pid) == process
+
+
+def restart(  # what a restart depends on
+    services: Services,
+    unit: str,
+    seconds: float,
+    attention: Attention,
+    calls: Process | None,
+    tick: Callable[[], None],
+) -> None:
+    """Have systemd restart the unit within `seconds`, and wait for it; `tick` is called now and then.
+
+    `calls` is the engine's process where it ends only once it has answered every call: whoever asks this process to
+    stop by way of such an engine waits for its answer, the engine for that call, and the call for this process.
+    Raises Stopped then, as far as it can be told; systemd restarts the unit all the same, as soon as it can. Raises
+    ProgramError.
+    """
+    if calls is None:
+        services.restart(unit, seconds=seconds)
+        return
+    if attention.awaited_by == calls and attention.stop is not None and runs(calls):
+        raise Stopped(attention.stop)  # systemd is asked already, and reads what is in place by the time it starts it
+    until: float | None = None
+
+    def leave_it_if_it_waits() -> None:
+        nonlocal until
+        tick()
+        attention.take_pending()
+        if attention.stop is None or not runs(calls):
+            return
+        now = time.monotonic()
+        until = now + _END_SECONDS if until is None else until
+        if now >= until:
+            attention.awaited_by = calls
+            raise Stopped(attention.stop)
+
+    services.restart(unit, seconds=seconds, meanwhile=leave_it_if_it_waits)
+
+
+_LINE_SECONDS = 5.0
+_FIRST_SECONDS = 0.5
+"""What is over sooner is not told of."""
+_TURN_SECONDS = 0.1
+_TURNS = "|/-\\"
+
+
+class Patience:
+    """How long one engine has been waited for. `now` returns seconds, and never goes back."""
+
+    def __init__(self, engine: str, now: Callable[[], float] = time.monotonic) -> None:
+        self.line = StatusLine(on=log.is_for_people())
+        self._engine = engine
+        self._now = now
+        self._began = now()
+        self._next = self._began + (_FIRST_SECONDS if self.line.on else _LINE_SECONDS)
+        self._turns = itertools.cycle(_TURNS)
+
+    def elapsed(self) -> float:
+        """Return how long it has been, in seconds."""
+        return self._now() - self._began
+
+    def tick(self) -> None:
+        """Tell how long it has been, if it is time to."""
+        now = self._now()
+        if now < self._next:
+            return
+        seconds = int(now - self._began)
+        if self.line.on:
+            self._next = now + _TURN_SECONDS
+            self.line.show(f"{next(self._turns)} Waiting for {self._engine} to serve its configuration, {seconds} s")
+        else:
+            self._next += _LINE_SECONDS
+            log.get().info(
+                "Waiting for the engine to serve its configuration",
+                key="waiting-for-handlers",
+                engine=self._engine,
+                seconds=seconds,
+            )
+
+
+@contextlib.contextmanager
+def patience(engine: str) -> Iterator[Patience]:
+    """Tell that `engine` is waited for, while its unit's restart runs as well."""
+    telling = Patience(engine)
+    try:
+        with running.telling(telling.tick):
+            yield telling
+    finally:
+        telling.line.clear()

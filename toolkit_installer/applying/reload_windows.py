@@ -1,0 +1,144 @@
+"""A reload that is due and not allowed yet, as a value that is remembered and shown. Pure."""
+
+from __future__ import annotations
+
+import datetime as dt
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+NOW, IDLE = "now", "idle"
+"""The words of `--reload-when` that stand for no window."""
+
+
+class Pending(msgspec.Struct, frozen=True):
+    """What is waited for."""
+
+    engines: tuple[str, ...]
+    """Those that are to be reloaded."""
+    reason: str
+    """Why that is not allowed, in words."""
+    since: float
+    """When the run began to wait: seconds since 1970."""
+    opens: float | None = None
+    """When the next window opens: seconds since 1970. None where no window is waited for."""
+    served: bool = False
+    """The engines serve already what they are to serve."""
+
+    @property
+    def words(self) -> str:
+        """What a person is told."""
+        return f"A reload of {', '.join(self.engines)} is pending: {self.reason}"
+
+
+def plain(pending: Pending | None) -> dict[str, Any]:
+    """Return it as JSON has it, {} where nothing is pending."""
+    found: dict[str, Any] = msgspec.to_builtins(pending) if pending is not None else {}
+    return found
+
+
+def understood(said: Any) -> Pending | None:
+    """Return what was remembered; None where nothing is pending, or it is not understood: it is found out again."""
+    try:
+        return msgspec.convert(said, Pending) if said else None
+    except msgspec.ValidationError:
+        return None
+
+
+DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_ITEM = r"(?:(?P<first>[A-Za-z]+)(?:-(?P<last>[A-Za-z]+))?\s+)?(?P<start>[0-9:]+)-(?P<end>[0-9:]+)"
+_TIME = r"([01][0-9]|2[0-3]):([0-5][0-9])|(24):(00)"
+_HOUR, _DAY = 60, 24 * 60
+"""Minutes."""
+_FAR = 22
+"""Days. A window of one day in the week that is left out where clocks are put forward opens within this time."""
+ALLOWED = (
+    f"{NOW}, {IDLE}, or windows such as `Sat 02:00-04:00`, `Mon-Fri 22:00-24:00` or `02:00-04:00` for every day, "
+    "separated by commas"
+)
+
+
+class Window(msgspec.Struct, frozen=True):
+    """On each of `days` (0 is Monday) from the minute `start` until before `end`, which is greater.
+
+    Minutes are counted from 00:00 of that day, beyond 24:00 where the window ends on the next one.
+    """
+
+    days: tuple[int, ...]
+    start: int
+    end: int
+
+
+def parsed(text: str) -> tuple[Window, ...]:
+    """Return the windows of the option's text, none for `now` and `idle`. Raises ValueError, whose text says why."""
+    if text in (NOW, IDLE):
+        return ()
+    return tuple(_window(item.strip()) for item in text.split(","))
+
+
+def normal(text: str) -> str:
+    """Return the option's text as `parsed` reads it, its words written as here. Raises ValueError likewise."""
+    said = text.strip().lower()
+    if said in (NOW, IDLE):
+        return said
+    parsed(text)
+    return ", ".join(" ".join(item.split()).title() for item in text.split(","))
+
+
+def _window(item: str) -> Window:
+    match = re.fullmatch(_ITEM, item)
+    if match is None:
+        raise ValueError(f"{item!r} is no window")
+    start, end = _minute(match["start"]), _minute(match["end"])
+    if start == _DAY:
+        raise ValueError(f"{item!r} begins at 24:00, which is 00:00 of the next day")
+    if start == end:
+        raise ValueError(f"{item!r} ends when it begins; 00:00-24:00 is a whole day")
+    days = tuple(range(len(DAYS)))
+    if match["first"] is not None:
+        first = _day(match["first"])
+        last = _day(match["last"]) if match["last"] is not None else first
+        days = tuple((first + more) % len(DAYS) for more in range((last - first) % len(DAYS) + 1))
+    return Window(days, start, end if end > start else end + _DAY)
+
+
+def _day(word: str) -> int:
+    try:
+        return DAYS.index(word.capitalize())
+    except ValueError:
+        raise ValueError(f"{word!r} is no day: {', '.join(DAYS)} are") from None
+
+
+def _minute(text: str) -> int:
+    match = re.fullmatch(_TIME, text)
+    if match is None:
+        raise ValueError(f"{text!r} is no time of a day: 00:00 to 24:00 are, with two digits each")
+    hour, minute = (match[1], match[2]) if match[1] is not None else (match[3], match[4])
+    return int(hour) * _HOUR + int(minute)
+
+
+def is_open(windows: Sequence[Window], at: float, zone: dt.tzinfo) -> bool:
+    """Tell whether one of the windows is open at a time (seconds since 1970) in the zone."""
+    local = dt.datetime.fromtimestamp(at, zone)
+    day, minute = local.weekday(), local.hour * _HOUR + local.minute
+    return any(
+        (day in each.days and each.start <= minute < each.end)
+        or ((day - 1) % len(DAYS) in each.days and minute + _DAY < each.end)
+        for each in windows
+    )
+
+
+def opens(windows: Sequence[Window], after: float, zone: dt.tzinfo) -> float | None:
+    """Return when one of the windows is open next, from `after` on (seconds since 1970); None for never.
+
+    Minute by minute: whatever the zone's clocks do in between is seen as it is.
+    """
+    minute = int(after // 60)
+    if is_open(windows, after, zone):
+        return after
+    for next_one in range(minute + 1, minute + _FAR * _DAY):
+        if is_open(windows, next_one * 60.0, zone):
+            return next_one * 60.0
+    return None

@@ -1,0 +1,1 @@
+"""Captures of nodes: recorded, replayed anywhere, and compared."""

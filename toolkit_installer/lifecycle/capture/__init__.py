@@ -1,1 +1,0 @@
-"""What a node shows, kept in one file, and planned against anywhere: without the node, and without touching it."""

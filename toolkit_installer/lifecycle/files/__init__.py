@@ -1,1 +1,0 @@
-"""Files that are put in place on the node: the toolkit's, CDI specifications, and the engines'."""

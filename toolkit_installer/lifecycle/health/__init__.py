@@ -1,1 +1,0 @@
-"""How a node stands: what is found on it, and the verdict on that."""

@@ -1,1 +1,0 @@
-"""What Prometheus is told: what is counted, how it is written, and where to."""

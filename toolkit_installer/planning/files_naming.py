@@ -1,0 +1,384 @@
+"""Which files of which engines still name the toolkit, whoever wrote them, and whether or not a receipt knows them.
+
+Removing a binary that an engine's file names breaks its containers, or its next start. So before one goes, all engines
+that the node has are looked at: the files that they are known to read, those that their processes and units name, what
+these import, their folders of drop-ins, hooks and CDI specifications. What a distribution generates at each start
+because it finds the toolkit does not count: it goes by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import posixpath
+import re
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import msgspec
+
+from toolkit_installer import log, patterns
+from toolkit_installer.documents import mentions, toml_document
+from toolkit_installer.documents.changes import lookup
+from toolkit_installer.engines.common.serving import PROCESS_NAMES
+from toolkit_installer.engines.containerd import files as containerd_files
+from toolkit_installer.engines.containerd import root_file
+from toolkit_installer.engines.containerd.distributions.all import layout_of
+from toolkit_installer.engines.containerd.layouts import Layout
+from toolkit_installer.engines.containerd.tables import executable, runtimes_in, shape
+from toolkit_installer.engines.detect.table import TABLE, UNIT_FOLDERS
+from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
+from toolkit_installer.node import processes
+from toolkit_installer.node.disk.readers import OneLook
+from toolkit_installer.node.disk.reading import Reader
+from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.programs import PATH
+from toolkit_installer.receipt.schema import Receipt
+from toolkit_installer.settings import EngineName
+from toolkit_installer.toolkit.payload import RUNTIMES
+
+_MOST_FILES = 100_000
+_LONGEST_PATH = 4096
+_PATH = PATH.split(":")
+_OUT_OF_REACH = frozenset({0, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+"""The errno values of files that no engine reads either, or no engine of this user; 0: a symlink is not followed."""
+_WILDCARD = patterns.lazy(r"[*?\[\\]")
+_SHIM = "containerd-shim-"
+_PROGRAMS = frozenset({*RUNTIMES, "nvidia-container-runtime-hook", "nvidia-container-toolkit"})
+"""What engines may name without a folder, and find in their PATH."""
+
+
+class StillNamedError(InstallerError):
+    """Files of engines that are not this installer's name the toolkit: it stays."""
+
+    exit_code = ExitCode.BAD_CONFIGURATION
+
+
+class Naming(msgspec.Struct, frozen=True):
+    """A file that names the toolkit: on which line, and what it names."""
+
+    file: str
+    line: int
+    path: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line} names {self.path}"
+
+
+def naming(node: Node, folder: str, *, known: Iterable[str] = (), instead: Collection[str] = ()) -> tuple[Naming, ...]:
+    """Return what names anything in the toolkit's `folder`, each file and path once.
+
+    `known`: more files that an engine is known to read. `instead`: files that are about to say something else.
+    """
+    search = _Search(node, folder, instead)
+    for reader in map(OneLook, node.readers()):
+        search.read(reader, (*known, *usual(), *told(node)))
+    search.look_at_processes()
+    return tuple(search.found)
+
+
+def in_specifications(node: Node, folder: str) -> tuple[Naming, ...]:
+    """Return what names the toolkit's `folder` in CDI specifications. Our own has to be removed before."""
+    search = _Search(node, folder, ())
+    for reader in map(OneLook, node.readers()):
+        search.read(reader, (f"{place}/*" for place in CDI_FOLDERS))
+    return tuple(search.found)
+
+
+def known_files(receipt: Receipt) -> tuple[str, ...]:
+    """Return the files of engines that a receipt knows of."""
+    return tuple(dict.fromkeys(file.path for engine in receipt.engines for file in engine.files))
+
+
+def refuse_removal(found: Sequence[Naming], *, recorded: bool) -> StillNamedError:
+    """Return the error that says what stays, why, and what to do. `recorded`: there is a receipt."""
+    another = "" if recorded else "; or name its engine, too, with --runtime: what installers left is taken out of it"
+    return StillNamedError(
+        f"everything was taken back but the toolkit, which stays: {'; '.join(map(str, found))}",
+        path=found[0].file,
+        line=found[0].line,
+        hint=f"take that out and restart the engine, then run `toolkit-installer uninstall` again{another}",
+    )
+
+
+class _Search:
+    """Follows files to those that they import; each file is read once."""
+
+    def __init__(self, node: Node, folder: str, instead: Collection[str]) -> None:
+        self._node = node
+        self._folders = (folder, node.files.canonical(folder))
+        self._instead = instead
+        self._seen: set[str] = set()
+        self._links: dict[str, frozenset[str]] = {}
+        """Of each reader's root: the programs that are links into the toolkit."""
+        self.found: dict[Naming, None] = {}
+
+    def read(self, reader: OneLook, patterns: Iterable[str]) -> None:
+        """Look at all files that the patterns match, and at what they name. Raises StillNamedError for too many."""
+        pending = deque(patterns)
+        while pending:
+            for path in _matching(reader, pending.popleft()):
+                content = self._content(reader, path)
+                if content is not None:
+                    pending += named_by(content, path)
+                    self._look(reader, path, content)
+            if len(self._seen) > _MOST_FILES:
+                raise StillNamedError(
+                    f"the engines' files name more than {_MOST_FILES} others, which may name the toolkit",
+                    hint="nothing was removed; look at what they import",
+                )
+
+    def _content(self, reader: Reader, path: str) -> bytes | None:
+        """Return the content of a file that was not looked at yet, and that counts."""
+        try:
+            canonical = reader.canonical(path)
+            place = reader.root.outside(canonical)
+            if place in self._seen or canonical in self._instead or not reader.is_file(canonical):
+                return None
+            self._seen.add(place)
+            return reader.content(canonical)
+        except ConfigurationError as error:
+            log.get().warning(
+                "A file that an engine may read cannot be looked at",
+                key="file-unreadable",
+                file=path,
+                reason=error.reason,
+            )
+            # it is there, and larger than what is read here, or its disk does not give it: an engine may yet read it
+            if not isinstance(error, NodeError) or error.number not in _OUT_OF_REACH:
+                self.found[Naming(path, 1, f"what nobody has read to its end ({error.reason})")] = None
+            return None
+
+    def _look(self, reader: Reader, path: str, content: bytes) -> None:
+        named = self._mentioned(reader, content)
+        layout = None
+        with contextlib.suppress(ConfigurationError):
+            layout = layout_of(self._node.files.content, path) if named else None
+        if layout is None or path not in (layout.generated, layout.source) or path == layout.drop_in:
+            self.found |= dict.fromkeys(Naming(path, each.line, each.path) for each in named)
+        elif layout.detects and layout.may_set_default(self._node.files.content):
+            # any other is generated from a file that is looked at by itself, and generated again without the toolkit
+            self.found |= dict.fromkeys(_default_of(layout, path, content, self._folders))
+
+    def look_at_processes(self) -> None:
+        """Look at what the node's engines were started with."""
+        for process in processes.named(frozenset().union(*PROCESS_NAMES.values())):
+            if not self._node.is_home_of(process):
+                continue
+            if process.hidden:
+                log.get().info(
+                    "An engine has wiped its command line, which may name the toolkit: its files are looked at",
+                    key="command-line-wiped-at-cleanup",
+                    engine=process.name,
+                    pid=process.pid,
+                )
+            text = "\n".join(process.arguments)
+            for each in self._mentioned(self._node.files, text.encode(errors="surrogateescape")):
+                words = f"the command line of {process.name} (PID {process.pid})"
+                self.found[Naming(words, each.line, each.path)] = None
+
+    def _mentioned(self, reader: Reader, content: bytes) -> Sequence[mentions.Mention]:
+        """Return where a text names the toolkit, also by a link to it that engines find in their PATH."""
+        root = reader.root.folder
+        if root not in self._links:
+            self._links[root] = frozenset(_links(reader, self._folders))
+        links = self._links[root]
+        return mentions.of(content, lambda name: name in links or _is_ours(reader, self._folders, name))
+
+
+def names(reader: Reader, folder: str, content: bytes) -> bool:
+    """Tell whether a text names anything in the toolkit's folder by a path, or one of its programs by its own name."""
+    folders = (folder, reader.canonical(folder))
+    return bool(mentions.of(content, lambda name: _is_ours(reader, folders, name)))
+
+
+def _links(reader: Reader, folders: Sequence[str]) -> Iterator[str]:
+    """Yield the names of the links in the usual folders of programs that lead to the toolkit, whatever they are called.
+
+    A shim is named by its runtime type, too: `io.containerd.x.v1` runs `containerd-shim-x-v1` (containerd,
+    docs/runtime-v2.md).
+    """
+    looked_at = set()
+    for place in _PATH:
+        try:
+            if (folder := reader.canonical(place)) in looked_at:
+                continue  # /bin is /usr/bin nearly everywhere, and may have a thousand links
+            links = reader.links(place)
+        except NodeError:
+            continue  # what cannot be reached from here runs nothing here
+        looked_at.add(folder)
+        for name in links:
+            if not _is_ours(reader, folders, f"{place}/{name}"):
+                continue
+            yield name
+            if name.startswith(_SHIM):
+                kind, _, version = name.removeprefix(_SHIM).rpartition("-")
+                yield f"io.containerd.{kind}.{version}"
+
+
+def _is_ours(reader: Reader, folders: Sequence[str], name: str) -> bool:
+    """Tell whether a path lies in the toolkit's folder, or a program's name leads there by its symlink."""
+    places = [name] if name.startswith("/") else [f"{place}/{name}" for place in _PATH if name in _PROGRAMS]
+    for path in places:
+        if any(beneath(posixpath.normpath(path), folder) for folder in folders):
+            return True
+        try:
+            leads = reader.canonical(path) if "\0" not in path and len(path) < _LONGEST_PATH else path
+        except NodeError:
+            continue
+        if any(beneath(leads, folder) for folder in folders):
+            return True
+    return False
+
+
+def _default_of(layout: Layout, path: str, content: bytes, folders: Sequence[str]) -> Iterator[Naming]:
+    """Yield the default runtime of what a distribution made, if it lies in one of the folders.
+
+    Such a default is an option of the distribution's, and nothing of ours: k3s does not start with one that it does not
+    find (k3s-io/k3s, pkg/agent/containerd/config_linux.go).
+    """
+    try:
+        document = toml_document.parse(content)
+    except ConfigurationError:
+        return
+    tables = shape(layout.plugin)
+    name = lookup(document, tables.default)
+    entry = runtimes_in(document, layout.plugin).get(name) if isinstance(name, str) else None
+    runs = executable(entry) if entry is not None else None
+    if runs is not None and any(beneath(runs, folder) for folder in folders):
+        words = f"{runs} as the default runtime, which {layout.name} was told (its --default-runtime)"
+        yield Naming(path, toml_document.line_of(content, tables.default) or 1, words)
+
+
+def _matching(reader: OneLook, pattern: str) -> Sequence[str]:
+    if "*" not in pattern:
+        return [] if reader.lacks(pattern) else [pattern]
+    if reader.lacks(posixpath.dirname(_WILDCARD.split(pattern, maxsplit=1)[0])):
+        return []
+    try:
+        return list(dict.fromkeys([*reader.matching(pattern), *containerd_files.matching(reader, pattern)]))
+    except ConfigurationError:
+        return []  # what cannot be reached from here is read by nobody here
+
+
+_ROWS = [row for row in TABLE if row.refused is None]
+"""The rows whose engine could run the toolkit; the files of others may belong to local users."""
+_ENGINES = ("docker", "containerd", "crio")
+_OTHERS = (
+    "/etc/containerd/conf.d/*.toml",
+    "/etc/crio/crio.conf.d/*",
+    "/etc/crio/crio.conf.d/*/*",
+    "/etc/containers/containers.conf",
+    "/etc/containers/containers.conf.d/*.conf",
+    "/usr/share/containers/containers.conf",
+    "/usr/share/containers/containers.conf.d/*.conf",
+    *(f"/etc/default/{engine}" for engine in _ENGINES),
+    *(f"/etc/sysconfig/{engine}*" for engine in _ENGINES),
+    *(f"/etc/conf.d/{engine}" for engine in _ENGINES),
+    "/etc/containers/containers.conf.modules/*.conf",
+    "/usr/share/containers/containers.conf.modules/*.conf",
+    "/root/.config/containers/containers.conf",
+    "/root/.config/containers/containers.conf.d/*.conf",
+    "/etc/buildkit/buildkitd.toml",
+    "/etc/nvidia-container-runtime/config.toml",
+    "/usr/share/containers/oci/hooks.d/*.json",
+    "/etc/containers/oci/hooks.d/*.json",
+)
+"""Drop-ins and hooks by their usual places; podman reads hooks and runtimes as well (containers.conf(5))."""
+_UNIT_FOLDERS = (
+    *UNIT_FOLDERS,
+    *(f"/{place}/systemd/system.{kind}" for kind in ("control", "attached") for place in ("etc", "run")),
+    *(f"/run/systemd/{kind}" for kind in ("transient", "generator.early", "generator", "generator.late")),
+)
+"""All that systemd.unit(5) has in its "Unit File Load Path"."""
+CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+"""Where engines look for CDI specifications (CDI's SPEC.md, "CDI JSON definition")."""
+_FOLDERS = {"hooks_dir": "*.json", "cdi_spec_dirs": "*", "cdi-spec-dirs": "*"}
+"""Keys that name folders, and the files in them that are read."""
+_FOLDER_LIST = rf"""["']?\b({"|".join(_FOLDERS)})["']?\s*[=:]\s*\[([^\]\[]{{0,4096}})\]"""
+_QUOTED = r"""["']([^"'\n]+)["']"""
+_FLAG = (
+    r"""(?:^|[\s"'=])(?:--?config(?:-file)?|-c|CONTAINER_CONFIG|CONTAINERS_CONF(?:_OVERRIDE)?)(?:[= ]|\s|\\\n)\s*"""
+    r"""(?:"(/[^"\n]+)|'(/[^'\n]+)|(/[^\s"'\\]+))"""
+)
+"""How a command line, or a variable, names an engine's file."""
+_QUOTED_FLAG = r"""(["'])--?config(?:-file)?=(/[^"'\n]+)\1"""
+"""The same, all of it in quotes: then blanks are part of the path."""
+_ENVIRONMENT_FILE = r"(?m)^[ \t]*EnvironmentFile[ \t]*=[ \t]*-?(/[^\n]*)"
+"""How a unit names a file with variables for its command line (systemd.exec(5))."""
+_FLAG_FOLDER = (
+    r"""(?i)(?:--?|CONTAINER_|(?<=\s)-(?=d))(config[-_]dir|hooks[-_]dir|cdi[-_]spec[-_]dirs?|d)"""
+    r"""(?:[= ]|\s|\\\n)\s*["']?(/[^\s"'\\]+)"""
+)
+"""How a command line, or a variable, names a folder whose files are all read."""
+_FOLLOWED = frozenset({"base_runtime_spec", "ConfigPath", "runtime_config_path"})
+"""Keys whose value is a file that is read as well."""
+_IMPORTS = r"(?m)^[ \t]*imports[ \t]*=\s*\[([^\]]{0,4096})\]"
+"""Imports in what is no TOML: a template, or a broken file."""
+
+
+def usual() -> Iterator[str]:
+    """Yield where engines have their files, as patterns."""
+    for row in _ROWS:
+        yield row.config
+        if row.drop_in is not None:
+            yield posixpath.join(posixpath.dirname(row.drop_in), "*")
+        yield from (posixpath.join(posixpath.dirname(row.config), pattern) for pattern in row.beside)
+        for unit in (posixpath.join(folder, name) for folder in _UNIT_FOLDERS for name in row.units):
+            yield from (unit, f"{unit}.d/*.conf")
+    # what is said for services of all kinds
+    yield from (posixpath.join(folder, "service.d", "*.conf") for folder in _UNIT_FOLDERS)
+    yield from _OTHERS
+
+
+def told(node: Node) -> Iterator[str]:
+    """Yield the files that the node's engines were started with."""
+    for process in processes.named(frozenset().union(*PROCESS_NAMES.values())):
+        if not node.is_home_of(process):
+            continue
+        yield from _flagged(" ".join(process.arguments))
+        if process.hidden and process.name in PROCESS_NAMES[EngineName.CONTAINERD]:
+            try:
+                config = root_file.told_config(process)
+            except ConfigurationError as error:
+                log.get().warning(
+                    "What an engine reads cannot be looked at for the toolkit",
+                    key="engine-files-unreadable",
+                    reason=error.reason,
+                )
+                continue
+            yield from (config,) if config is not None else ()
+
+
+def _flagged(text: str) -> Iterator[str]:
+    """Yield the files, and the files in the folders, that a command line names."""
+    yield from ("".join(match) for match in re.findall(_FLAG, text))
+    for kind, folder in re.findall(_FLAG_FOLDER, text):
+        yield posixpath.join(folder, _FOLDERS.get(kind.lower().replace("-", "_"), "*"))
+    yield from (path for _, path in re.findall(_QUOTED_FLAG, text))
+    yield from (path.strip() for path in re.findall(_ENVIRONMENT_FILE, text))
+
+
+def named_by(content: bytes, path: str) -> Iterator[str]:
+    """Yield what a file of an engine imports, and the files in the folders that it names."""
+    text = content.decode(errors="replace")
+    try:
+        yield from containerd_files.imports(content, path)
+    except ConfigurationError:  # a template, or broken: what it imports is imported all the same, or will be
+        for listed in re.findall(_IMPORTS, text):
+            yield from (
+                posixpath.normpath(posixpath.join(posixpath.dirname(path), each))
+                for each in re.findall(_QUOTED, listed)
+            )
+    yield from _flagged(text)
+    for key, value in mentions.pairs(content):
+        if value.startswith("/") and key in _FOLDERS:
+            yield posixpath.join(value, _FOLDERS[key])
+        elif value.startswith("/") and key in _FOLLOWED:
+            yield value
+    for match in re.finditer(_FOLDER_LIST, text):
+        yield from (
+            posixpath.join(each, _FOLDERS[match[1]]) for each in re.findall(_QUOTED, match[2]) if each[:1] == "/"
+        )

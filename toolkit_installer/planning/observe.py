@@ -1,0 +1,224 @@
+"""Looking at the node: the engines, the installed toolkit, the CDI specifications. Reads, and decides nothing."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Collection, Mapping
+from functools import partial
+
+import msgspec
+
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import Engine, Inspection, Live, Recorded
+from toolkit_installer.engines.common import losses, runtime_paths
+from toolkit_installer.engines.target import Request
+from toolkit_installer.errors import DriverNotReadyError
+from toolkit_installer.node import clock, signals
+from toolkit_installer.node.disk.readers import Tree
+from toolkit_installer.node.node import Node
+from toolkit_installer.planning import cdi_files
+from toolkit_installer.planning.cdi_files import Generated
+from toolkit_installer.planning.method import Choice, Way, choose, obstacle, unreadable
+from toolkit_installer.planning.plan import EngineFacts, Facts, ToolkitFacts, mismatches
+from toolkit_installer.planning.target import Target
+from toolkit_installer.planning.toolkit_state import Copies, Installed, installed
+from toolkit_installer.receipt import memory
+from toolkit_installer.receipt.schema import EngineRecord, Receipt
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.settings import EngineName, Method
+from toolkit_installer.toolkit import layout, wrappers
+
+_CLOCK_SECONDS = 2.0
+"""How far the start of a process may be off: the kernel tells the instant of its own boot in whole seconds."""
+
+
+def observe(node: Node, target: Target, receipt: Receipt | None, store: ReceiptStore) -> Facts:
+    """Look at all that the target is about; `receipt` is what was recorded before.
+
+    Raises ConfigurationError, PayloadError, DriverNotReadyError, NodeError.
+    """
+    originals: dict[str, bytes] = {}
+    engines = tuple(_engine(node, each, receipt, store, originals) for each in target.engines)
+    asked, folder = target.settings.method, target.settings.toolkit.cdi.folder
+    looked_at = engines if asked is not Method.HANDLERS else ()
+    ways = tuple(way(node, each.request, each.inspection, receipt, folder) for each in looked_at)
+    choice = choose(asked, ways)
+    generated = _generated(target, choice)
+    recorded = receipt.specifications if receipt is not None else ()
+    paths = [record.path for record in recorded] + ([generated.path] if generated is not None else [])
+    specifications = cdi_files.read_specifications(node, store, paths)
+    return Facts(receipt, originals, engines, _toolkit(node, target, receipt), specifications, generated, ways, choice)
+
+
+def _engine(
+    node: Node, request: Request, receipt: Receipt | None, store: ReceiptStore, originals: dict[str, bytes]
+) -> EngineFacts:
+    name = request.target.name
+    engine = adapter_of(name)
+    recorded = receipt.engine(name) if receipt is not None else None
+    remembered = records_of(engine, recorded, store, originals)
+    # the files are parsed, which takes long where they are large
+    with losses.kept_copies_named(remembered), signals.interruptible():
+        inspection = engine.inspect(node, request.target)
+    reload = engine.reload(node, inspection, request.settings)
+    base_runtimes = partial(
+        runtime_paths.absolute, node, toolkit_folder=request.toolkit_folder, engine=inspection.process
+    )
+    dangers = engine.dangers(node, inspection, reload)
+    return EngineFacts(
+        request, inspection, recorded, remembered, reload, dangers, read_since(inspection, recorded), base_runtimes
+    )
+
+
+def records_of(
+    engine: Engine, recorded: EngineRecord | None, store: ReceiptStore, originals: dict[str, bytes]
+) -> dict[str, Recorded]:
+    """Return what the receipt remembers of an engine's files, by path; the kept copies go into `originals`."""
+    result = {}
+    for file in recorded.files if recorded is not None else ():
+        before, kept = None, ""
+        if file.before is not None:
+            before, kept = store.original(file.before), store.place_of(file.before)
+            originals[file.before.sha256] = before
+        result[file.path] = memory.remembered(engine, file, before, recorded, kept)
+    return result
+
+
+def read_since(inspection: Inspection, recorded: EngineRecord | None) -> bool:
+    """Tell whether an engine was started after the last change of its files, and so has read them as they are.
+
+    The clock may have been set meanwhile: the process that was there when a run changed them has not, whatever it says.
+    """
+    process = inspection.process
+    changed = [file.found.identity.ctime_ns / 1e9 for file in inspection.files if file.found is not None]
+    if process is None or len(changed) < len(inspection.files):
+        return False
+    if recorded is not None and recorded.unread_by == process.identity:
+        return False
+    return max(changed) + _CLOCK_SECONDS < process.started <= clock.now() + _CLOCK_SECONDS
+
+
+def _generated(target: Target, choice: Choice) -> Generated | None:
+    """Return the CDI specification for the driver, and the device nodes that are to be created before."""
+    asked = target.settings.toolkit.cdi
+    if not asked.enabled and choice.method is Method.HANDLERS:
+        return None
+    from toolkit_installer.driver import cdi
+
+    generator = cdi.Generator(target.payload, target.settings.toolkit, target.driver)
+    try:
+        missing = generator.missing_nodes()
+        return Generated(asked.path, generator.specification(nodes_to_come=bool(missing)), missing)
+    except DriverNotReadyError as error:
+        return Generated(asked.path, failure=error)
+
+
+def _toolkit(node: Node, target: Target, receipt: Receipt | None) -> ToolkitFacts:
+    folder = target.settings.toolkit.folder
+    # without a receipt, what an installer of another time left
+    recorded = receipt.toolkit_files if receipt is not None else layout.known(node.files.list(folder))
+    source = Tree(target.payload.root)
+    wanted = layout.sources(target.payload)
+    names = dict.fromkeys([*wanted, *recorded])
+    copies = Copies(node, folder, source)
+    # before anything is read: what changes later is not taken for what it was
+    looked_at = (copies.taken(name, path) for name, path in wanted.items() if path is not None)
+    stood = tuple(each for each in looked_at if each is not None)
+    remembered = receipt.copies if receipt is not None and not target.settings.toolkit.verify_payload else ()
+    known = {each.name: each.source for each in stood if each in remembered}
+    states = {name: installed(node, folder, name, known.get(name)) for name in names}
+    present = {name: state for name, state in states.items() if state is not None}
+
+    def in_use() -> bool:
+        from toolkit_installer.planning import toolkit_users
+
+        return bool(toolkit_users.holders(node, folder, cdi_files.ours(receipt)))
+
+    def named(changing: Collection[str]) -> frozenset[str]:
+        from toolkit_installer.planning import files_naming
+
+        naming = files_naming.naming(node, folder, instead=changing)
+        return frozenset(path for each in naming for path in (each.path, node.files.canonical(each.path)))
+
+    # nothing stands where a first install puts these: what is there to be compared is read, and nothing else
+    to_read = {path for name, path in wanted.items() if path is not None and name in present and name not in known}
+    digests = {path: source.digest(path) for path in to_read}
+    made = _made(node, folder, present, receipt)
+    return ToolkitFacts(folder, tuple(recorded), present, digests, stood, made, in_use, named)
+
+
+def _made(node: Node, folder: str, present: Mapping[str, Installed], receipt: Receipt | None) -> dict[str, bytes]:
+    """Return the content of config.toml by its recipe, if it is what the recipe gave when it was written."""
+    standing = present.get(wrappers.CONFIG_NAME)
+    contents = receipt.contents if receipt is not None else ()
+    known = next((each for each in contents if each.name == wrappers.CONFIG_NAME), None)
+    if known is None or known.recipe is None or standing is None or standing.digest != known.sha256:
+        return {}
+    content = node.files.content(f"{folder}/{wrappers.CONFIG_NAME}")
+    return {known.recipe: content} if content is not None and memory.digest(content) == known.sha256 else {}
+
+
+def way(node: Node, request: Request, inspection: Inspection, receipt: Receipt | None, folder: str) -> Way:
+    """Return what was found of an engine; `folder` is where our specification is to be. Raises NodeError."""
+    live = inspection.live
+    listed = live.handlers.keys() - live.own if live is not None else set()
+    base = recorded(Way(request.target.name, folder=folder), receipt)
+    handlers = tuple(sorted({*base.handlers, *(listed & request.served.keys())}))
+    return with_answer(node, msgspec.structs.replace(base, handlers=handlers), live, inspection.silence)
+
+
+def recorded(base: Way, receipt: Receipt | None) -> Way:
+    """Return a way with what a receipt says of its engine."""
+    if receipt is None:
+        return base
+    record = receipt.engine(base.engine)
+    return msgspec.structs.replace(
+        base,
+        recorded=receipt.reads_cdi(base.engine),
+        ours=receipt.has_switched_cdi(base.engine),
+        handlers=tuple(name for name, _ in record.handlers) if record is not None else (),
+    )
+
+
+def installed_method(receipt: Receipt) -> Method | None:
+    """Return which method a node was left with, None where no engine was configured or found to read CDI."""
+    if not receipt.asked():
+        return None
+    return Method.CDI if receipt.cdi else Method.HANDLERS
+
+
+def with_answer(node: Node, base: Way, live: Live | None, silence: str) -> Way:
+    """Return a way with what its engine says now. Raises NodeError."""
+    if base.engine is EngineName.DOCKER:
+        from toolkit_installer.engines.detect import kubelet  # the others need none of it
+
+        base = msgspec.structs.replace(base, by_shim=kubelet.reaches_docker_by_shim(node))
+    if live is None:
+        return msgspec.structs.replace(base, silence=silence)
+    looked_into = live.cdi_folders or live.cdi_folders_if_on
+    reads = any(node.files.canonical(each) == node.files.canonical(base.folder) for each in looked_into)
+    return msgspec.structs.replace(
+        base,
+        version=live.version or "of an unknown release",
+        folders=live.cdi_folders,
+        if_on=live.cdi_folders_if_on,
+        reads_it=reads,
+    )
+
+
+def unserved(node: Node, receipt: Receipt | None, engine: EngineRecord, live: Live) -> list[str]:
+    """Return in words what a live engine does not serve of what was recorded: handlers, or CDI. Raises NodeError."""
+    wrong = mismatches(live, dict(engine.handlers), engine.default)
+    if receipt is None or not receipt.reads_cdi(engine.name):
+        return wrong
+    for file in receipt.specifications:
+        base = Way(engine.name, folder=posixpath.dirname(file.path))
+        way = with_answer(node, base, live, "")
+        content = node.files.content(file.path)
+        said = "CDI is off in it" if way.off else obstacle(way)
+        if not said and content is None:
+            said = f"there is no specification in {file.path}"
+        elif not said and content is not None and (why := unreadable(way, content)):
+            said = f"{file.path} {why}"
+        wrong += [said] if said else []
+    return wrong if receipt.specifications else [*wrong, "there is no CDI specification for it"]

@@ -1,0 +1,449 @@
+"""What was found on the node before anything is decided about it. Pure: values that `observe` fills in.
+
+A fact that is dear, and seldom needed, is a function: the node is looked at when the plan asks for it.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from toolkit_installer.documents import digests
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import DesiredFile, DesiredState, Inspection, Live, Recorded, Reload
+from toolkit_installer.engines.common import losses
+from toolkit_installer.engines.ownership import Ownership, beneath
+from toolkit_installer.engines.target import Request
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.planning import cdi_files
+from toolkit_installer.planning.cdi_files import Generated, SpecificationFacts, SpecificationWork
+from toolkit_installer.planning.method import Choice, Way, refuse_unreadable
+from toolkit_installer.planning.toolkit_state import Installed
+from toolkit_installer.receipt.schema import Copy, EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.settings import EngineName, Method, ReloadMode
+from toolkit_installer.toolkit import layout
+from toolkit_installer.toolkit.layout import ToolkitFile
+
+if TYPE_CHECKING:
+    from toolkit_installer.planning.target import Target
+
+
+class EngineFacts(msgspec.Struct, frozen=True):
+    """An engine that is to be configured, as it was found."""
+
+    request: Request
+    inspection: Inspection
+    recorded: EngineRecord | None
+    records: Mapping[str, Recorded]
+    """What the receipt remembers of its files, by path."""
+    reload: Reload
+    """How it is made to read its files."""
+    dangers: tuple[str, ...]
+    """What may go wrong when it is reloaded, in words."""
+    read_since: bool
+    """It was started after the last change of its files, and so has read them. Unknown counts as not read: a needless
+    reload is cheaper than an engine that never learned its handlers."""
+    base_runtimes: Callable[[Sequence[str]], tuple[str, ...]]
+    """Returns the paths of the low-level runtimes that its files name, as its process finds them."""
+
+    @property
+    def reload_due(self) -> bool:
+        """Whether its files were changed by a run that did not come to see it with the change."""
+        return self.recorded is not None and self.recorded.reload_due and not self.read_since
+
+
+class ToolkitFacts(msgspec.Struct, frozen=True):
+    """The toolkit's folder as it was found, and what it is filled from."""
+
+    folder: str
+    recorded: tuple[str, ...]
+    """Names of files that this installer, or one of another time, put there."""
+    present: Mapping[str, Installed]
+    """What stands there, of those names and of those that are to come."""
+    digests: Mapping[str, str | None]
+    """SHA-256 of the payload's files for which something stands there, by their path in it; None for one that went.
+
+    Those are left out of which what stands there is known to be a copy.
+    """
+    copies: tuple[Copy, ...]
+    """What the files for which something stands there looked like before they were read."""
+    made: Mapping[str, bytes]
+    """What is known of contents that would have to be made: by what they are made of."""
+    in_use: Callable[[], bool]
+    """Tells whether a container, or somebody else's CDI specification, needs a file of the folder."""
+    named: Callable[[Collection[str]], frozenset[str]]
+    """Returns the paths below the folder that engines' files name, but for files that are about to change."""
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """The node as it was found."""
+
+    receipt: Receipt | None
+    originals: Mapping[str, bytes]
+    """The kept copies of the engines' files that the receipt names, by SHA-256."""
+    engines: tuple[EngineFacts, ...]
+    toolkit: ToolkitFacts
+    specifications: SpecificationFacts
+    generated: Generated | None
+    """None where no specification was asked for."""
+    ways: tuple[Way, ...] = ()
+    """What the engines say of CDI, in their order."""
+    choice: Choice = Choice()
+
+
+_KEPT = "no driver is usable now, so it stays as it is; once one is, a run renews it, the one that waits too"
+
+
+class ToolkitWork(msgspec.Struct, frozen=True):
+    """The toolkit's part: `write` in this order, `remove` last of all."""
+
+    folder: str
+    files: tuple[ToolkitFile, ...]
+    write: tuple[ToolkitFile, ...]
+    remove: tuple[str, ...]
+    present: frozenset[str] = frozenset()
+    """Names that stood there before, whoever put them there."""
+
+
+class EngineWork(msgspec.Struct, frozen=True):
+    """An engine's part, for installing or for reverting. `reload_why` says in words why it is to be reloaded."""
+
+    name: EngineName
+    inspection: Inspection
+    desired: DesiredState
+    reload: Reload = Reload(ReloadMode.NONE)
+    reload_why: str = ""
+    leaves: bool = False
+    """Nothing of ours is to stay in its files, which are in the order of a cleanup."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether any of the engine's files is to be changed."""
+        return any(wanted.changes for wanted in self.desired.files)
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """All that a run would do."""
+
+    toolkit: ToolkitWork
+    engines: tuple[EngineWork, ...]
+    """Those whose files are ours to look after: of the others, what a receipt names is given back in the end."""
+    specifications: tuple[SpecificationWork, ...] = ()
+    device_nodes: tuple[str, ...] = ()
+    """The driver's device nodes that are to be created first, as the installer sees them; what is generated from them
+    is looked at again then."""
+    cdi: tuple[EngineRecord, ...] = ()
+    """The engines whose containers are to get the GPU by CDI."""
+    choice: Choice = Choice()
+
+    @property
+    def empty(self) -> bool:
+        """Whether the node is as it should be."""
+        return (
+            not self.toolkit.write
+            and not self.toolkit.remove
+            and not any(engine.changes or engine.reload_why for engine in self.engines)
+            and not any(specification.changes for specification in self.specifications)
+            and not self.device_nodes
+        )
+
+
+def plan(target: Target, facts: Facts) -> Plan:
+    """Return what is to be changed so that the node is as the target says; empty where it is so already.
+
+    Raises ConfigurationError where an engine's files cannot be edited, PayloadError, UsageError; DriverNotReadyError
+    where a CDI specification can be neither made nor kept.
+    """
+    method = facts.choice.method
+    works = tuple(_engine(each, method) for each in facts.engines)
+    if target.settings.configure_engine:
+        low_level = tuple(runtime for engine in works for runtime in engine.desired.low_level)
+    else:  # those that are configured stay so
+        recorded = facts.receipt.engines if facts.receipt is not None else ()
+        low_level = tuple(runtime for record in recorded for runtime in record.low_level)
+    missing = facts.generated.missing_nodes if facts.generated is not None else ()
+    specifications = _specifications(facts)
+    engines = works
+    if method is Method.NRI:
+        given_back = (_given_back(*each) for each in zip(facts.engines, works, strict=True))
+        engines = tuple(work for work in given_back if work is not None)
+        refuse_what_nobody_reads(facts, specifications)
+    elif method is Method.CDI:
+        found = zip(facts.engines, facts.ways, works, strict=True)
+        engines = tuple(work for each in found if (work := _by_cdi(*each)) is not None)
+        refuse_what_gives_no_devices(facts, engines, specifications)
+    toolkit = _toolkit(target, facts, low_level, engines)
+    return Plan(toolkit, engines, specifications, missing, readers(target, facts), facts.choice)
+
+
+def _engine(seen: EngineFacts, method: Method) -> EngineWork:
+    engine = adapter_of(seen.request.target.name)
+    request = seen.request if method is Method.HANDLERS else seen.request.by_cdi_alone()
+    with losses.kept_copies_named(seen.records):
+        desired = engine.desired(seen.inspection, request, seen.records)
+    desired = msgspec.structs.replace(
+        desired,
+        dangers=seen.dangers,
+        low_level=seen.base_runtimes(desired.low_level),
+        cdi_on=method is Method.CDI,
+        freed=request.toolkit_folder if request.by_cdi else "",
+    )
+    return engine_work(engine.name, seen.inspection, desired, seen.reload, reload_due=seen.reload_due)
+
+
+def _by_cdi(seen: EngineFacts, way: Way, work: EngineWork) -> EngineWork | None:
+    """Return an engine's part where CDI is the way: the edit that switches it on, or what takes ours out of its files.
+
+    None where it reads specifications as it is, and nothing of ours is in its files.
+    """
+    return work if way.edited else _given_back(seen, work)
+
+
+def _given_back(seen: EngineFacts, work: EngineWork) -> EngineWork | None:
+    """Return an engine's part where nothing of ours is to be in its files; None where nothing is."""
+    files = without_handlers(seen)
+    if not files:
+        return None
+    notes = tuple(note for wanted in files for note in wanted.notes)
+    desired = msgspec.structs.replace(work.desired, files=files, notes=notes, restart_why="")
+    again = engine_work(work.name, seen.inspection, desired, seen.reload, reload_due=seen.reload_due)
+    return msgspec.structs.replace(again, leaves=True)
+
+
+def _specifications(facts: Facts) -> tuple[SpecificationWork, ...]:
+    """Return what is to become of the CDI specification that is wanted, and of those that no longer are."""
+    made, remark = facts.generated, ""
+    failure = made.failure if made is not None else None
+    if made is not None and failure is not None:
+        # a driver that is being replaced is no reason to leave the rest undone; what is not there cannot be kept
+        ours = cdi_files.standing(facts.specifications, facts.receipt, made.path)
+        if ours is None:
+            raise failure
+        made, remark = msgspec.structs.replace(made, content=ours), f"{_KEPT} ({failure.reason})"
+    return cdi_files.plan_specifications(facts.specifications, facts.receipt, facts.toolkit.folder, made, remark)
+
+
+def _toolkit(target: Target, facts: Facts, low_level: tuple[str, ...], engines: Sequence[EngineWork]) -> ToolkitWork:
+    seen = facts.toolkit
+    files = layout.desired(
+        target.payload, target.settings.toolkit, low_level, seen.folder, target.driver.root, seen.made
+    )
+    wanted = {file.name: _wanted(file, seen) for file in files}
+    work = toolkit_work(seen.folder, files, wanted, seen.present, seen.recorded)
+    others = not engines and facts.receipt is not None and facts.receipt.engines
+    return msgspec.structs.replace(work, remove=() if others else _removable(work, seen, engines))
+
+
+def _wanted(file: ToolkitFile, seen: ToolkitFacts) -> Installed:
+    if file.target is not None:
+        return Installed(link=file.target)
+    if file.content is not None:
+        return Installed(digest=digests.sha256(file.content), mode=file.mode)
+    assert file.source is not None  # noqa: S101  # one of the three is set
+    known = seen.present.get(file.name)
+    if known is not None and known.copy_of == file.source:
+        return Installed(mode=file.mode, copy_of=file.source)
+    return Installed(digest=seen.digests.get(file.source), mode=file.mode)
+
+
+def _removable(work: ToolkitWork, seen: ToolkitFacts, engines: Iterable[EngineWork]) -> tuple[str, ...]:
+    """Return which of the files that no longer belong may go: none that an engine names, or a container runs with."""
+    if not work.remove or seen.in_use():
+        return ()
+    named = seen.named({wanted.path for engine in engines for wanted in engine.desired.files})
+    unreloaded = [engine.inspection.live for engine in engines if engine.reload.mode is ReloadMode.NONE]
+    offered = named | {path for live in unreloaded if live is not None for path in live.handlers.values()}
+    return tuple(name for name in work.remove if posixpath.join(work.folder, name.removesuffix(".real")) not in offered)
+
+
+def folders(engines: Sequence[EngineWork]) -> list[str]:
+    """Return where the engines' files are that are to be changed."""
+    desired = [wanted for work in engines for wanted in work.desired.files if wanted.changes]
+    return list(dict.fromkeys(posixpath.dirname(wanted.path) for wanted in desired))
+
+
+def moved(recorded: Sequence[EngineRecord], engines: Sequence[EngineWork]) -> EngineRecord | None:
+    """Return the record of an engine that is configured in another file now; None if there is none."""
+    now = {engine.name: {wanted.path for wanted in engine.desired.files} for engine in engines}
+    for record in recorded:
+        if record.name in now and any(file.path not in now[record.name] and _of_ours(file) for file in record.files):
+            return record
+    return None
+
+
+def _of_ours(file: FileRecord) -> bool:
+    """Tell whether something of ours may stand in a file; an older installer's entries only went from some."""
+    return any(file.before is None or digest != file.before.sha256 for digest in file.written)
+
+
+def is_done(receipt: Receipt | None, plan: Plan) -> bool:
+    """Tell whether nothing is to be changed, and all engines and specifications of the plan are recorded.
+
+    One may be right, and nobody know of it: a distribution may have copied a file with our handlers to a new place.
+    """
+    if receipt is None or receipt.state is not State.INSTALLED or not plan.empty:
+        return False
+    if any(engine.leaves for engine in plan.engines):
+        return False  # its record is to go
+    if any(_has_other_original(receipt, work) for work in plan.engines):
+        return False  # what an administrator changed since is what a lost file is restored to
+    if (receipt.cdi, receipt.method_why) != (plan.cdi, plan.choice.why):
+        return False
+    paths = {work.path for work in plan.specifications if work.target not in (None, work.base)}
+    return {engine.name for engine in plan.engines} <= {record.name for record in receipt.engines} and paths <= {
+        record.path for record in receipt.specifications
+    }
+
+
+def _has_other_original(receipt: Receipt, work: EngineWork) -> bool:
+    """Tell whether a file without us is something else than the copy that is kept of it."""
+    record = receipt.engine(work.name)
+    kept = {file.path: file.before.sha256 for file in record.files if file.before is not None} if record else {}
+    return any(
+        wanted.path in kept and wanted.base is not None and digests.sha256(wanted.base) != kept[wanted.path]
+        for wanted in work.desired.files
+    )
+
+
+def superseded(recorded: Sequence[EngineRecord], plan: Plan) -> tuple[EngineRecord, ...]:
+    """Return the records of engines that this run is not about, and that are to have nothing of ours any more.
+
+    Without any engine to look after, what is configured stays as it is.
+    """
+    now = {engine.name for engine in plan.engines}
+    looked_after = plan.engines or plan.choice.method is not Method.HANDLERS
+    return tuple(record for record in recorded if looked_after and record.name not in now)
+
+
+def toolkit_work(
+    folder: str,
+    files: Sequence[ToolkitFile],
+    wanted: Mapping[str, Installed],
+    present: Mapping[str, Installed],
+    recorded: Sequence[str],
+) -> ToolkitWork:
+    """Return which of `files` differ on the node, and which recorded ones no longer belong."""
+    write = tuple(file for file in files if present.get(file.name) != wanted[file.name])
+    remove = tuple(name for name in recorded if name not in wanted and name in present)
+    return ToolkitWork(folder, tuple(files), write, remove, frozenset(present))
+
+
+def engine_work(
+    name: EngineName, inspection: Inspection, desired: DesiredState, reload: Reload, *, reload_due: bool
+) -> EngineWork:
+    """Return an engine's part of the plan."""
+    why = ""
+    if reload.mode is not ReloadMode.NONE:
+        if any(wanted.changes for wanted in desired.files):
+            why = "its configuration changes"
+        elif reload_due:
+            why = "it was not reloaded after the last change"
+        elif inspection.live is not None:
+            why = "; ".join(differences(inspection.live, desired))
+            why = why or (desired.restart_why if reload.restarts else "")
+    return EngineWork(name, inspection, desired, reload, why)
+
+
+def differences(live: Live, desired: DesiredState) -> list[str]:
+    """Return in words how the live engine differs from what it should be; nothing if it is so."""
+    wrong = mismatches(live, desired.served, desired.default)
+    if desired.cdi_on and live.cdi_folders == ():
+        wrong.append("CDI is off in it")
+    ours = [name for name, path in live.handlers.items() if desired.freed and beneath(path, desired.freed)]
+    return wrong + [f"it still lists the handler {name}" for name in ours if name not in live.own]
+
+
+def mismatches(live: Live, served: Mapping[str, str], default: str | None) -> list[str]:
+    """Return in words how the live engine differs from what it should serve; nothing if it serves all."""
+    wrong = []
+    for name, path in served.items():
+        if name not in live.handlers:
+            wrong.append(f"it does not list the handler {name}")
+        elif live.handlers[name] not in (None, path):
+            wrong.append(f"its handler {name} runs {live.handlers[name]}, not {path}")
+    if default is not None and live.default not in (None, default):
+        wrong.append(f"its default runtime is {live.default}, not {default}")
+    return wrong
+
+
+def leftovers(now: Live, work: EngineWork) -> list[str]:
+    """Return in words what the engine still serves of a change that was rolled back; nothing once it has forgotten."""
+    before = work.inspection.live
+    known = before.handlers if before is not None else {}
+    wrong = []
+    for name, path in work.desired.served.items():
+        told = now.handlers.get(name)
+        # one that was there before, under another path, has to be back; an engine may tell no path
+        left = told == path and known[name] not in (None, path) if name in known else told in (None, path)
+        if left and name in now.handlers and name not in now.own:
+            wrong.append(f"it still lists the handler {name}")
+    if before is not None and now.default != before.default and now.default == work.desired.default:
+        wrong.append(f"its default runtime is still {now.default}")
+    return wrong
+
+
+def readers(target: Target, facts: Facts) -> tuple[EngineRecord, ...]:
+    """Return the engines whose containers are to get the GPU by CDI; without a look at any, they stay what they are."""
+    if facts.choice.method is not Method.CDI:
+        kept = not target.settings.configure_engine and target.settings.toolkit.cdi.enabled
+        return facts.receipt.cdi if kept and facts.receipt is not None else ()
+    found = [(each.request, each.inspection.socket) for each in facts.engines]
+    return tuple(
+        EngineRecord(request.target.name, socket, request.settings.reload_mode, (), None, ())
+        for request, socket in found
+    )
+
+
+def without_handlers(seen: EngineFacts) -> tuple[DesiredFile, ...]:
+    """Return an engine's files without us, in the order of a cleanup; none where nothing of ours is in them.
+
+    None as well where a recorded one is not among those that the engine has now: it is given back as it is recorded.
+    Raises ConfigurationError.
+    """
+    recorded = [file.path for file in reversed(seen.recorded.files)] if seen.recorded is not None else []
+    present = {file.path: file for file in seen.inspection.files}
+    if not present.keys() >= set(recorded):
+        return ()
+    engine, folder = adapter_of(seen.request.target.name), seen.request.toolkit_folder
+    known = engine.recognised(seen.inspection, folder)
+    files = []
+    for path in dict.fromkeys([*recorded, *present]):
+        remembered = seen.records.get(path) or Recorded(ownership=known.get(path, Ownership()))
+        files.append(engine.without_us(present[path], remembered, folder))
+    of_ours = tuple(wanted for wanted in files if wanted.path in recorded or wanted.changes)
+    return of_ours if seen.recorded is not None or any(wanted.changes for wanted in of_ours) else ()
+
+
+def refuse_what_gives_no_devices(
+    facts: Facts, engines: Sequence[EngineWork], specifications: Sequence[SpecificationWork]
+) -> None:
+    """Raise ConfigurationError where CDI would stay off in an engine, or it could not read the specification."""
+    ways = {way.engine: way for way in facts.ways}
+    for work in engines:
+        edited = any(wanted.target != wanted.base for wanted in work.desired.files)
+        if not ways[work.name].off:
+            continue
+        if not edited:
+            said = f": {'; '.join(work.desired.notes)}" if work.desired.notes else ""
+            raise ConfigurationError(
+                f"--method cdi: CDI is off in the running {work.name}, and no edit of its files switches it on{said}",
+                path=work.inspection.socket,
+                hint="nothing was changed; restart it, if its files have CDI on already, or use --method handlers",
+            )
+        if work.reload.mode is ReloadMode.SIGNAL and not work.reload.restarts and not work.reload.watched_by:
+            raise ConfigurationError(
+                f"--method cdi: CDI is off in the running {work.name}, and it is switched on by a restart only",
+                path=work.inspection.socket,
+                hint="nothing was changed; --restart-mode systemd with --allow-restart restarts it",
+            )
+    refuse_what_nobody_reads(facts, specifications)
+
+
+def refuse_what_nobody_reads(facts: Facts, specifications: Sequence[SpecificationWork]) -> None:
+    """Raise ConfigurationError where an engine could not read a specification that is to be written."""
+    for specification in specifications:
+        if specification.target is not None and specification.target != specification.base:
+            refuse_unreadable(facts.ways, specification.target, specification.path)

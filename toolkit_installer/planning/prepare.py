@@ -1,0 +1,273 @@
+"""All that comes before the first write: resolve, observe, plan, preflight."""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+from collections.abc import Callable, Collection, Mapping
+
+import msgspec
+
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.engines.detect import decide, own_container
+from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError, located
+from toolkit_installer.node import owners, processes, signals
+from toolkit_installer.node.disk import access, look
+from toolkit_installer.node.node import Node
+from toolkit_installer.planning import other_installer
+from toolkit_installer.planning import plan as plan_of
+from toolkit_installer.planning.observe import observe
+from toolkit_installer.planning.plan import EngineWork, Facts, Plan, plan
+from toolkit_installer.planning.target import Target, resolve
+from toolkit_installer.receipt import memory
+from toolkit_installer.receipt.schema import EngineRecord, Receipt
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.settings import Method, ReloadMode, Settings
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """What a run is about, what it found, and what it is to do."""
+
+    target: Target
+    facts: Facts
+    plan: Plan
+
+    @property
+    def receipt(self) -> Receipt | None:
+        """What was recorded before this run."""
+        return self.facts.receipt
+
+    @property
+    def driver_away(self) -> bool:
+        """No driver is usable: files generated for the previous driver are kept."""
+        return self.target.driver_away or (
+            self.facts.generated is not None and self.facts.generated.failure is not None
+        )
+
+    @property
+    def originals(self) -> Mapping[str, bytes]:
+        """What is to be kept beside the receipt: the contents to which cleanup goes back, by SHA-256."""
+        bases = [wanted.base for work in self.plan.engines for wanted in work.desired.files]
+        bases += [work.base for work in self.plan.specifications]
+        return {**self.facts.originals, **{memory.digest(base): base for base in bases if base is not None}}
+
+
+def prepare(receipt: Receipt | None, settings: Settings, node: Node, store: ReceiptStore) -> Prepared:
+    """Find out what is to be done; `receipt` is what was recorded before. Nothing was changed when this raises.
+
+    Raises PayloadError, ConfigurationError, UsageError, DriverNotReadyError, EngineDownError.
+    """
+    seen = planned(receipt, settings, node, store)
+    preflight(node, seen.target, seen.facts, seen.plan)
+    return seen
+
+
+def planned(receipt: Receipt | None, settings: Settings, node: Node, store: ReceiptStore) -> Prepared:
+    """Find out what is to be done, without a look at what stands in its way. Raises likewise."""
+    with processes.one_look():
+        target = resolve(settings, node, receipt)
+        facts = observe(node, target, receipt, store)
+    # not within: what is in use, and so must stay, is asked for once all else is known
+    refuse_contradictions(node, facts)
+    with signals.interruptible():  # nothing is written meanwhile, and large files take long
+        return Prepared(target, facts, plan(target, facts))
+
+
+_SHELL = "/bin/sh"
+_SIGNS = ("/etc/os-release", "/usr/lib/os-release", "/bin")
+"""What every system has: a root without any is no system, but a few folders of one, or made up."""
+_ELSEWHERE = "choose a folder on another file system with --toolkit-install-dir, such as /opt/nvidia or /var/lib/nvidia"
+
+
+def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
+    """Raise ConfigurationError, UsageError or EngineDownError where the plan could not be carried out as it is.
+
+    Nothing was changed then, and nothing is asked where nothing is to be changed.
+    """
+    for work in made.engines if target.settings.require_live else ():
+        _require_live(work)
+    found = {seen.request.target.name: seen for seen in facts.engines}
+    for work in made.engines:  # not all that were found are to be changed
+        seen = found[work.name]
+        _refuse_deadly_signal(work)
+        if work.changes and work.inspection.live is not None:
+            goes = made.choice.method is not Method.HANDLERS
+            is_ours = handlers_of_ours(seen.request.toolkit_folder, seen.recorded)
+            refuse(node, work, is_ours, "or keep the handlers" if goes else "or keep the handler's name")
+        if work.changes or work.reload_why:
+            adapter_of(work.name).try_out(node, work.inspection, work.desired)
+    if target.settings.nri is not None:
+        decide.refuse_without_nri(node)
+    if not made.empty:
+        require_places(node, target, made)
+
+
+def require_places(node: Node, target: Target, made: Plan, *, unchanged: bool = False) -> None:
+    """Raise ConfigurationError, UsageError where a place of the plan could not be written to.
+
+    `unchanged`: those are looked at as well where nothing is to be changed.
+    """
+    driver_roots = (target.driver.seen_at, target.driver.root)
+    own_container.refuse(node, target.settings, plan_of.folders(made.engines), driver_roots)
+    wrapped = not made.cdi and target.settings.nri is None  # else no container runs through a wrapper
+    if wrapped and (made.toolkit.write or unchanged):
+        _refuse_no_shell(node)
+    _refuse_toolkit_folder(node, made.toolkit.folder)
+    for wanted in (each for work in made.engines for each in work.desired.files if each.changes or unchanged):
+        way_out = "--no-runtime-config installs the toolkit and leaves the engine to you"
+        _refuse_obstacle(node, wanted.path, way_out)
+    for specification in (each for each in made.specifications if each.changes or unchanged):
+        _refuse_obstacle(node, specification.path, "--cdi-output-dir chooses another folder")
+
+
+def _require_live(work: EngineWork) -> None:
+    """Raise EngineRejectedError unless the engine answers, and would serve the handlers at the end of the run."""
+    live, reload = work.inspection.live, work.reload
+    if live is None:
+        raise EngineRejectedError(
+            f"{work.name} does not answer on its socket: {work.inspection.silence}",
+            path=work.inspection.socket,
+            hint="nothing was changed; start it, or leave --require-live out: it serves the handlers once it starts",
+        )
+    takes_over = reload.mode is not ReloadMode.NONE or reload.by_itself
+    wrong = plan_of.differences(live, work.desired)
+    if wrong and not takes_over:
+        raise EngineRejectedError(
+            f"{work.name} would not serve the handlers, as it is not reloaded: {'; '.join(wrong)}",
+            path=work.inspection.socket,
+            hint="nothing was changed; leave --restart-mode none out, or --require-live",
+        )
+
+
+def refuse_contradictions(node: Node, facts: Facts) -> None:
+    """Raise ConfigurationError where an engine's files are not to be planned for as they were found."""
+    for seen in facts.engines:
+        if seen.inspection.elsewhere and seen.inspection.process is not None:
+            name, pid = seen.request.target.name, seen.inspection.process.pid
+            raise ConfigurationError(
+                f"the running {name} (PID {pid}) reads {seen.inspection.elsewhere}, and not this file",
+                path=seen.request.target.config,
+                hint="nothing was changed; name that one, or leave --config out; where only single folders of the node "
+                "are mounted, mount the folder that it is in, and name it as it is seen there",
+            )
+        for file in seen.inspection.files:
+            _refuse_another_installation(node, file.path, file.content, facts.toolkit.folder)
+    if facts.generated is not None:
+        path, found = facts.specifications.files[facts.generated.path]
+        _refuse_another_installation(node, path, found.content if found is not None else None, facts.toolkit.folder)
+
+
+def _refuse_deadly_signal(work: EngineWork) -> None:
+    """Raise ConfigurationError if a signal on what the files are to be, or on what they go back to, ends the engine."""
+    live = work.inspection.live
+    if live is None or not work.reload_why or work.reload.mode is not ReloadMode.SIGNAL:
+        return
+    for wanted in work.desired.files:
+        now = wanted.file.content
+        with located(wanted.path):
+            for content in (wanted.target, wanted.base, now):
+                live.refuse_signal(content, now)
+
+
+def _refuse_another_installation(node: Node, path: str, content: bytes | None, folder: str) -> None:
+    """Raise ConfigurationError if the file runs programs of an installation of this program in another folder.
+
+    They would count as the operator's, and come back on cleanup when their files may be gone.
+    """
+    for other in other_installer.installations_named(node, content, folder):
+        raise ConfigurationError(
+            f"names programs of another installation, in {other}",
+            path=path,
+            hint=f"take that one back first: toolkit-installer uninstall {other}",
+        )
+
+
+# --- what a node must allow: a shell, and places that can be written to ---
+#
+# Immutable systems (Talos, Flatcar, Bottlerocket, ostree) lack some of it. Found half-way, it would cost a change, a
+# reload and the way back.
+
+
+def _refuse_no_shell(node: Node) -> None:
+    """Raise ConfigurationError if the node is seen as a whole, and has no shell for the wrappers."""
+    root = node.programs.root
+    if root.folder == "/" and not node.whole:
+        return  # only folders of the node are mounted here: its shell is not seen
+    if not any(look.is_there(root.outside(sign)) for sign in _SIGNS):
+        return
+    if not node.programs.runs(_SHELL):
+        raise ConfigurationError(
+            "the node has no shell: the toolkit's wrappers are scripts for it, and no container would start",
+            path=_SHELL,
+            hint="nothing was changed; use the toolkit that the node's own system brings as an extension or package",
+        )
+
+
+def _refuse_toolkit_folder(node: Node, folder: str) -> None:
+    """Raise ConfigurationError where the toolkit could not be written, or nothing of it be executed."""
+    flags = node.files.mount_flags(folder)
+    if flags & (os.ST_RDONLY | os.ST_NOEXEC):
+        how = "noexec: no container would start through it" if flags & os.ST_NOEXEC else "read-only"
+        raise ConfigurationError(
+            f"the toolkit's folder is on a file system that is mounted {how}", path=folder, hint=_ELSEWHERE
+        )
+    # the receipt stands beside it
+    for place in (folder, posixpath.dirname(folder)):
+        _refuse_obstacle(node, f"{node.files.canonical(place)}/.", _ELSEWHERE)
+
+
+def _refuse_obstacle(node: Node, path: str, way_out: str) -> None:
+    obstacle = access.obstacle(node.root, path)
+    if obstacle is not None:
+        obstacle.path = path.removesuffix("/.")
+        if obstacle.number == errno.EACCES and owners.ourselves() != {0}:
+            obstacle.reason = "this user may not write there"
+            obstacle.hint = "nothing was changed; run it as root"
+            raise obstacle
+        hints = [obstacle.hint] if obstacle.hint else []
+        obstacle.hint = "; ".join(["nothing was changed", *hints, way_out])
+        raise obstacle
+
+
+_SHOWN = 10
+
+
+def handlers_of_ours(
+    folder: str, record: EngineRecord | None, staying: Collection[str] = ()
+) -> Callable[[Live], set[str]]:
+    """Return what names the handlers of ours that a live engine has, but for those in `staying`.
+
+    They are known by their path in the toolkit's `folder`, or, where the engine tells none, by the engine's record.
+    """
+    recorded = dict(record.handlers) if record is not None else {}
+
+    def ours(live: Live) -> set[str]:
+        own = {name for name, path in live.handlers.items() if beneath(path, folder) and name not in live.own}
+        unknown = {name for name, path in live.handlers.items() if path is None and name in recorded}
+        return (own | unknown).difference(staying)
+
+    return ours
+
+
+def refuse(node: Node, work: EngineWork, is_ours: Callable[[Live], set[str]], hint: str) -> None:
+    """Raise ConfigurationError where pods of a handler of ours would be stranded once the engine's files are changed.
+
+    `hint` says what to do when these pods are gone. Raises EngineDownError for an engine that does not say its pods.
+    """
+    try:
+        pods = adapter_of(work.name).stranded(node, work.inspection, work.desired.files, is_ours)
+    except EngineSilentError as error:
+        raise EngineDownError(
+            f"{error.reason}: they may need a handler that is to go", path=error.path, hint=f"look at its log; {hint}"
+        ) from error
+    if not pods:
+        return
+    more = f" and {len(pods) - _SHOWN} more" if len(pods) > _SHOWN else ""
+    raise ConfigurationError(
+        f"{work.name} could neither stop nor delete pods that were started through a handler that is to go: "
+        f"{', '.join(pods[:_SHOWN])}{more}",
+        hint=f"nothing of {work.name} was changed; delete these pods, the completed ones too, {hint}",
+    )

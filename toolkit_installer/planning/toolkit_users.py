@@ -1,0 +1,452 @@
+"""What on the node still needs the toolkit's binaries: containers, what engines offer, and CDI specifications."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import posixpath
+import re
+from collections.abc import Container, Iterator, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from toolkit_installer import log
+from toolkit_installer.documents import digests
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.engines.common import serving
+from toolkit_installer.engines.common.answering import EngineBrokenError
+from toolkit_installer.engines.detect.table import TABLE
+from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node import processes, sockets
+from toolkit_installer.node.command_lines import flag_value
+from toolkit_installer.node.disk.reading import Reader, read_bounded
+from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.trust import Standing
+from toolkit_installer.planning import files_naming
+from toolkit_installer.receipt.schema import EngineRecord
+from toolkit_installer.settings import EngineName
+
+_ASK_SECONDS = 5.0
+
+
+def held(node: Node, folder: str, engines: Sequence[EngineRecord]) -> bool:
+    """Tell whether something still needs the toolkit in `folder`, and log what. Raises NodeError.
+
+    A specification of our own is to be gone before.
+
+    `engines`: those that had handlers, which may offer them still, whatever their files say by now. All others that
+    the node has are asked as well: somebody else may have registered the toolkit with them.
+    """
+    others, closed = _others(node, engines)
+    live = [words for record in (*engines, *others) for words in _engine(node, folder, record)]
+    found = [*live, *closed, *_unseen(node, folder), *holders(node, folder)]
+    for holder in found:
+        log.get().warning(
+            "The toolkit is still needed; `uninstall` removes it later", key="toolkit-needed", folder=folder, why=holder
+        )
+    return bool(found)
+
+
+def holders(node: Node, folder: str, ours: Mapping[str, Container[str]] | None = None) -> list[str]:
+    """Return in words which containers and specifications refer to the toolkit in `folder`. Raises NodeError.
+
+    `ours`: specifications that count for nothing, by path, as long as they have one of these SHA-256.
+    """
+    return [*found(node, folder), *_specifications(node, folder, ours or {})]
+
+
+def _others(node: Node, known: Sequence[EngineRecord]) -> tuple[list[EngineRecord], list[str]]:
+    """Return engines on usual sockets without a record, and in words the sockets hidden from us. Raises NodeError."""
+    seen = {node.files.canonical(record.socket) for record in known}
+    found, unseen = [], []
+    usual = [(row.engine, row.socket) for row in TABLE if row.refused is None]
+    for engine, socket in dict.fromkeys((*usual, *serving.served(node))):
+        try:
+            place = node.files.canonical(socket)
+        except NodeError as error:
+            if error.number != errno.EACCES:
+                raise
+            # a user's own docker, and root's containerd beside it
+            unseen.append(f"{engine} may listen on {socket} (this user may not look there, root may) and offer it")
+            continue
+        if place not in seen and sockets.listens(node.root, socket):
+            found.append(EngineRecord(engine, socket, None, (), None, ()))
+        seen.add(place)
+    return found, unseen
+
+
+def _unseen(node: Node, folder: str) -> list[str]:
+    """Return what the engines offer whose command line is wiped and whose socket has no usual name.
+
+    All of their sockets are asked: an engine has several, and answers on one of them.
+    """
+    found = []
+    for engine, process, bound in serving.unnamed(node):
+        for socket in bound:
+            try:
+                live = adapter_of(engine).ask(node, socket, _ASK_SECONDS)
+            except EngineBrokenError:
+                break  # it runs without its CRI, and offers no handler
+            except EngineSilentError:
+                continue
+            found += _offered(engine, live, folder, {})
+            break
+        else:
+            # one that has none yet reads its files when it starts
+            words = "has wiped its command line and answers on none of its sockets: it may still offer the handlers"
+            found += [f"{process.name} (PID {process.pid}) {words}"] if bound else []
+    return found
+
+
+def _engine(node: Node, folder: str, record: EngineRecord) -> list[str]:
+    """Return the handlers in the folder that a live engine offers, or why that cannot be known."""
+    try:
+        live = adapter_of(record.name).ask(node, record.socket, _ASK_SECONDS)
+    except EngineBrokenError:
+        return []  # it runs without its CRI, and offers no handler; its containers are looked for by themselves
+    except EngineSilentError:
+        if not sockets.listens(node.root, record.socket):
+            return []  # it reads its files when it starts
+        return [f"{record.name} listens on {record.socket} and does not answer: it may still offer the handlers"]
+    return _offered(record.name, live, folder, dict(record.handlers))
+
+
+def _offered(engine: EngineName, live: Live, folder: str, ours: Mapping[str, str]) -> list[str]:
+    """Return the handlers in the folder that an engine's answer has, or that its containers cannot be seen."""
+    if live.process is None:
+        return [f"the containers of {engine} cannot be seen from here (hostPID: true), and may run with it"]
+    return [
+        f"{engine} still offers the handler {name}: restart it"
+        for name, path in live.handlers.items()
+        if beneath(path or ours.get(name), folder) and name not in live.own
+    ]
+
+
+def _specifications(node: Node, folder: str, ours: Mapping[str, Container[str]]) -> list[str]:
+    """Return the CDI specifications that name something in the folder, as a hook or a mount."""
+    found: dict[str, str] = {}
+    for files in node.readers():
+        for place in files_naming.CDI_FOLDERS:
+            for path in (f"{place}/{name}" for name in files.list(place) if name.endswith((".json", ".yaml"))):
+                if not files.is_file(path):
+                    continue
+                try:
+                    specification = files.read_file(path)
+                except ConfigurationError as error:
+                    found[path] = f"the CDI specification {path} cannot be read, and may name it: {error}"
+                    continue
+                if specification is None or not files_naming.names(files, folder, specification.content):
+                    continue
+                digest = digests.sha256(specification.content)
+                if digest not in ours.get(specification.path, ()):
+                    found[path] = f"the CDI specification {path} names it"
+    return list(found.values())
+
+
+STATE_FOLDERS = tuple(dict.fromkeys(row.state for row in TABLE if row.state is not None))
+"""containerd's `state`: its own, and those of docker and of the distributions that bring one along."""
+
+TASKS = "io.containerd.runtime.v2.task"
+"""Below a state folder: NAMESPACE/CONTAINER is the bundle of a container that is not deleted."""
+RUNTIME_FILE = "runtime"
+"""In a bundle: the `BinaryName` that the container was started with; its shim, or what follows one, deletes it so."""
+
+_LONGEST_NAME = 64 * 1024
+"""Bytes. Far more than the path of a runtime takes."""
+
+SHIM = "containerd-shim"
+"""The first shim's name, and how those of its successors begin."""
+_RUNC_ROOT = "runtime-runc"
+"""Where docker up to 19.03 has runc keep its containers; those of a handler are in `runtime-HANDLER`."""
+MONITOR = "conmon"
+
+
+class _Container(msgspec.Struct, frozen=True):
+    """A container that is not deleted. `runtime` is None where that cannot be told.
+
+    `pid` is the PID of its shim or monitor, or of another shim of the same engine; None where there is no such process.
+    """
+
+    name: str
+    runtime: str | None
+    pid: int | None
+    told_by: str
+    bundle: Bundle | None = None
+
+    @property
+    def words(self) -> str:
+        """What it is called, by its engine and by whoever started it."""
+        return f"the container {self.name}{of(self.name, self.bundle).words} ({self.told_by})"
+
+
+def found(node: Node, folder: str) -> list[str]:
+    """Return in words the containers that are stopped and deleted through a runtime in the folder, each once."""
+    needed: dict[str, str] = {}
+    # a shim tells its PID, which is more than its bundle does: it comes first
+    for container in [*_watched(), *_bundles(node)]:
+        if container.pid is not None and is_elsewhere(node, container.pid, container.runtime or folder):
+            continue  # in a pod, anybody is root and called a shim
+        if container.runtime is None:
+            needed.setdefault(container.name, f"{container.words} may run with it")
+        elif beneath(container.runtime, folder) and same_file(node, container.pid, container.runtime):
+            needed.setdefault(container.name, f"{container.words} runs with {container.runtime}")
+    return list(needed.values())
+
+
+def _watched() -> list[_Container]:
+    """Return the containers with a live shim or conmon on the whole machine, then those of the same engines."""
+    found: list[_Container] = []
+    engines: dict[tuple[int, int], int] = {}
+    for pid, name, standing in processes.matching(lambda name: name.startswith(SHIM) or name == MONITOR):
+        if standing is Standing.UNSEEN:  # root's, and this is a user's installer
+            found.append(_hidden(pid))
+            continue
+        try:
+            seen = processes.inspect_visible(pid)
+            arguments = list(seen.arguments) if seen is not None else []
+            own = _of_monitor(pid, arguments) if name == MONITOR else _of_shim(pid, arguments)
+            if seen is not None and seen.hidden and not own:
+                own = [_Container(f"of PID {pid}", None, pid, "whose command line is wiped")]
+            found += own
+            if name != MONITOR:
+                around = os.stat(f"/proc/{pid}/cwd/..")  # the folder around the shim's bundle
+                engines.setdefault((around.st_dev, around.st_ino), pid)
+        except PermissionError:
+            found.append(_hidden(pid))
+        except (FileNotFoundError, ProcessLookupError):
+            continue  # it ended meanwhile: it holds nothing
+    return [*found, *(container for pid in engines.values() for container in _beside(pid))]
+
+
+def _hidden(pid: int) -> _Container:
+    return _Container(f"of PID {pid}", None, pid, "this user may not look, root may")
+
+
+def _of_shim(pid: int, arguments: list[str]) -> list[_Container]:
+    """Return the container in whose bundle a containerd shim works; of a pod, the first. Raises PermissionError."""
+    place = f"/proc/{pid}/cwd"
+    try:
+        name = os.path.basename(os.readlink(place))
+    except (FileNotFoundError, ProcessLookupError):
+        return []  # it ended meanwhile
+    runtime = content_of(f"{place}/{RUNTIME_FILE}")
+    if runtime is not None:
+        return [_Container(name, runtime, pid, f"PID {pid}", Bundle(place, f"/proc/{pid}/root"))]
+    workdir = flag_value(arguments, "-workdir")
+    if workdir is None:
+        return []  # it has not started its container yet
+    # the shim of containerd before 1.3 and docker before 20.10, whose runtime only its containerd knows
+    if os.path.basename(flag_value(arguments, "-runtime-root") or "") == _RUNC_ROOT:
+        return []
+    return [_Container(os.path.basename(workdir), None, pid, f"PID {pid}")]
+
+
+def _beside(pid: int) -> list[_Container]:
+    """Return the containers of the shim's engine: the rest of its pod, and those whose own shim has died."""
+    place = f"/proc/{pid}/cwd"
+    try:
+        tasks = os.path.dirname(os.path.dirname(os.readlink(place)))
+        names = os.listdir(f"{place}/..") if os.path.basename(tasks) == TASKS else []
+    except OSError:
+        return []  # it ended meanwhile
+    found = ((name, content_of(f"{place}/../{name}/{RUNTIME_FILE}")) for name in names)
+    return [
+        _Container(name, runtime, pid, "its bundle is there", Bundle(f"{place}/../{name}", f"/proc/{pid}/root"))
+        for name, runtime in found
+        if runtime is not None
+    ]
+
+
+def content_of(path: str) -> str | None:
+    """Return what a small file says, None where there is none; what is no regular file, or large, says nothing."""
+    try:
+        return read_bounded(path, _LONGEST_NAME).decode(errors="replace").strip()
+    except (OSError, ConfigurationError):
+        return None
+
+
+def _of_monitor(pid: int, arguments: list[str]) -> list[_Container]:
+    """Return the container of a conmon (conmon(8))."""
+    runtime = flag_value(arguments, "-r", "--runtime")
+    if runtime is None:
+        return []
+    root = f"/proc/{pid}/root"
+    folder = flag_value(arguments, "-b", "--bundle")
+    bundle = Bundle(f"{root}{folder}", root) if folder is not None and posixpath.isabs(folder) else None
+    return [_Container(flag_value(arguments, "-c", "--cid") or "", runtime, pid, f"PID {pid}", bundle)]
+
+
+def _bundles(node: Node) -> Iterator[_Container]:
+    """Yield the containers whose bundles are in the usual places, also where neither engine nor shim lives."""
+    for files in node.readers():
+        for state in STATE_FOLDERS:
+            try:
+                yield from _bundles_below(files, posixpath.join(state, TASKS))
+            except NodeError as error:
+                if error.number != errno.EACCES:
+                    raise
+                # a user's own docker, and another's beside it
+                yield _Container(f"below {state}", None, None, "this user may not look there, root may")
+
+
+def _bundles_below(files: Reader, tasks: str) -> Iterator[_Container]:
+    for bundle in (
+        posixpath.join(tasks, namespace, name)
+        for namespace in files.list(tasks)
+        for name in files.list(posixpath.join(tasks, namespace))
+    ):
+        found = files.read_file(posixpath.join(bundle, RUNTIME_FILE))
+        if found is not None:
+            runtime = found.content.decode(errors="replace").strip()
+            place = Bundle(files.root.outside(files.canonical(bundle)), files.root.folder)
+            yield _Container(posixpath.basename(bundle), runtime, None, f"its bundle {bundle} is there", place)
+
+
+def is_elsewhere(node: Node, pid: int, path: str) -> bool:
+    """Tell whether the process has a `/` of its own in which there is no `path`: it cannot run what is there."""
+    try:
+        if Reader(Root(f"/proc/{pid}/root")).status(path) is not None:
+            return False
+        own = os.stat(f"/proc/{pid}/root/")
+        homes = (node.root.folder, node.programs.root.folder, "/")
+        return not any(os.path.samestat(own, os.stat(home)) for home in homes)
+    except (OSError, NodeError):
+        return False  # it ended meanwhile, or hides: it cannot be told
+
+
+def same_file(node: Node, pid: int | None, path: str) -> bool:
+    """Tell whether the process's runtime is the one of this node, and not of one that shares only its paths."""
+    if pid is None:
+        return True
+    try:
+        theirs = os.stat(f"/proc/{pid}/root{path}")
+    except OSError:
+        return True  # it cannot be told apart: then it holds the toolkit
+    ours = node.files.status(path)
+    return ours is not None and (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino)
+
+
+_LONGEST = 4 * 1024 * 1024
+"""Bytes. A specification has all environment, mounts and seccomp rules in it."""
+_SPECIFICATION = "config.json"
+"""In a bundle (OCI Runtime Specification, bundle.md)."""
+_KEYS = (
+    # containerd: pkg/cri/annotations, since 1.5
+    ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.cri.sandbox-name", "io.kubernetes.cri.container-name"),
+    # CRI-O's annotations, and the labels that cri-dockerd gives: k8s.io/kubelet/pkg/types/labels.go
+    ("io.kubernetes.pod.namespace", "io.kubernetes.pod.name", "io.kubernetes.container.name"),
+)
+"""Namespace, pod and container."""
+_KINDS = ("io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType")
+"""Annotations of containerd (pkg/cri/annotations) and of CRI-O (pkg/annotations) that say what a container is."""
+_SANDBOX = "sandbox"
+_LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
+_SUBDOMAIN = r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+"""RFC 1123's forms: what Kubernetes demands of namespaces and containers, and of pods ("Object Names and IDs")."""
+_DOCKERS_NAME = r"[a-zA-Z0-9][a-zA-Z0-9_.-]{1,252}"
+_DOCKERS_ID = r"[0-9a-f]{64}"
+_DOCKERS_FOLDER = "/var/lib/docker/containers"
+"""dockerd's data root unless it is told another one; below that, by ID, what it remembers of each container."""
+_REMEMBERED = "config.v2.json"
+
+
+class Bundle(msgspec.Struct, frozen=True):
+    """A bundle's folder as the installer sees it, and where it sees the `/` that the engine's paths are of."""
+
+    folder: str
+    root: str
+
+
+class Name(msgspec.Struct, frozen=True):
+    """What a container is called: its pod and its name there, or docker's name for it. Empty: nobody told."""
+
+    pod: str = ""
+    """NAMESPACE/NAME."""
+    container: str = ""
+    docker: str = ""
+
+    @property
+    def words(self) -> str:
+        """What is put behind a container's ID."""
+        if self.pod:
+            return f" of pod {self.pod}" + (f" ({self.container})" if self.container else "")
+        return f", which docker calls {self.docker}," if self.docker else ""
+
+
+def of(identity: str, bundle: Bundle | None) -> Name:
+    """Return what a container is called."""
+    if bundle is None:
+        return Name()
+    said = specification(bundle)
+    told = _pod(said.get("annotations"))
+    if told.pod or not re.fullmatch(_DOCKERS_ID, identity):
+        return told
+    folders = dict.fromkeys([_DOCKERS_FOLDER, *_dockers_folders(said, identity)])
+    for folder in folders:
+        remembered = _object(f"{bundle.root.rstrip('/')}{folder}/{identity}/{_REMEMBERED}")
+        configured = remembered.get("Config")
+        told = _pod(configured.get("Labels") if isinstance(configured, dict) else None)
+        name = remembered.get("Name")
+        if not told.pod and isinstance(name, str) and re.fullmatch(_DOCKERS_NAME, name.removeprefix("/")):
+            told = Name(docker=name.removeprefix("/"))
+        if told != Name():
+            return told
+    return Name()
+
+
+def specification_of(bundle: Bundle) -> str:
+    """Return where a container's specification is, as the installer sees it."""
+    return f"{bundle.folder}/{_SPECIFICATION}"
+
+
+def specification(bundle: Bundle) -> Mapping[str, Any]:
+    """Return a container's specification, {} where there is none to be read."""
+    return _object(specification_of(bundle))
+
+
+def is_sandbox(bundle: Bundle) -> bool | None:
+    """Tell whether a container only keeps a pod's namespaces; None where there is no specification of it."""
+    return keeps_namespaces(specification(bundle))
+
+
+def keeps_namespaces(specification: Mapping[str, Any]) -> bool | None:
+    """Tell the same by a container's specification, None for one that is empty. Pure."""
+    if not specification:
+        return None
+    annotations = specification.get("annotations")
+    return isinstance(annotations, dict) and any(annotations.get(key) == _SANDBOX for key in _KINDS)
+
+
+def _pod(said: Any) -> Name:
+    """Return the pod that annotations or labels name, and the container in it where they say that as well."""
+    labels: Mapping[str, Any] = said if isinstance(said, dict) else {}
+    for keys in _KEYS:
+        namespace, pod, container = (value if isinstance(value := labels.get(key), str) else "" for key in keys)
+        if re.fullmatch(_LABEL, namespace) and re.fullmatch(_SUBDOMAIN, pod):
+            return Name(f"{namespace}/{pod}", container if re.fullmatch(_LABEL, container) else "")
+    return Name()
+
+
+def _dockers_folders(specification: Mapping[str, Any], identity: str) -> list[str]:
+    """Return where dockerd keeps its containers, as the files tell that it makes for this one and mounts into it.
+
+    The container's own ID is in such a path: it is made up when the container is, so nobody could prepare one before.
+    """
+    mounts = specification.get("mounts")
+    sources = [mount.get("source") for mount in mounts if isinstance(mount, dict)] if isinstance(mounts, list) else []
+    folders = [posixpath.dirname(source) for source in sources if isinstance(source, str) and source.startswith("/")]
+    return [posixpath.dirname(folder) for folder in folders if posixpath.basename(folder) == identity]
+
+
+def _object(path: str) -> Mapping[str, Any]:
+    """Return a file's JSON object, {} where there is none to be read."""
+    try:
+        found = json.loads(read_bounded(path, _LONGEST))
+    except (OSError, ConfigurationError, ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,1 @@
+"""What the program reports of a node: status, diagnosis, support bundle, node condition, events and metrics."""

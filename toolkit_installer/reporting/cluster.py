@@ -1,0 +1,360 @@
+"""Tells the cluster how the node stands: a condition, a taint, labels, events; and takes all of it back.
+
+The node's own work never waits for it: what cannot be told is said once in the log, and told later.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from toolkit_installer import __version__, foreign_words, log
+from toolkit_installer.cluster_settings import ReportSettings, Taint
+from toolkit_installer.errors import InstallerError
+from toolkit_installer.kubernetes import events, node_state, scheduling, taints, told
+from toolkit_installer.kubernetes.events import Happening, Ledger
+from toolkit_installer.kubernetes.node_client import DAEMON_SET, NODE, NodeClient, RefusedEventError, UntoldError
+from toolkit_installer.kubernetes.node_state import NodeState, Reason
+from toolkit_installer.kubernetes.told import ReportMemory
+from toolkit_installer.node import clock, signals
+from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt.schema import Receipt, State
+
+_ROUND_SECONDS = 5.0
+"""What all that is told at once may take."""
+_REFRESH_SECONDS = 300.0
+"""No condition is refreshed sooner: a thousand nodes share one API server."""
+_CONFLICTS = 5
+"""How often a node is read anew that somebody else changes meanwhile."""
+_WITHDRAW_SECONDS = 25.0
+"""For how long what is to be taken back is tried again; the last try may take as long as all that is told at once."""
+_BOOT_SECONDS = 15.0
+"""For how long it is asked again in which boot the node was ready: after a boot an API server may be late."""
+_PAUSE_SECONDS = 0.5
+_LONGEST_PAUSE_SECONDS = 4.0
+
+
+_Part = Callable[[], None]
+_Failures = dict[_Part, UntoldError | NodeError]
+
+
+class NodeReport:
+    """What one run tells. `memory` is to be remembered while it sleeps."""
+
+    def __init__(self, settings: ReportSettings, node: Node) -> None:
+        self._settings = settings
+        self._node = node
+        self._api = NodeClient(settings)
+        self._events = EventReport(settings, self._api)
+        self._booted = True
+        """The node is not known to have been ready in this boot."""
+        self.memory = ReportMemory()
+
+    def recall(self, said: Mapping[str, Any]) -> None:
+        """Know again what a run before the sleep told."""
+        self.memory = told.understood(said)
+        self._events.ledger = self.memory.ledger
+
+    def remembered(self) -> dict[str, Any]:
+        """Return what is to be known again after the sleep, as JSON has it."""
+        return told.plain(msgspec.structs.replace(self.memory, ledger=self._events.ledger))
+
+    @property
+    def owes(self) -> bool:
+        """Whether something is still to be told."""
+        return bool(self.memory.failure or self._events.ledger.waiting)
+
+    def begin(self, receipt: Receipt | None) -> None:
+        """Say that the node is being installed, unless it is: before anything is changed, and once. Raises Stopped.
+
+        With a taint that is put back, a node that has booted since it was ready is not ready either.
+        """
+        if self.memory.begun:
+            return
+        self.memory = msgspec.structs.replace(self.memory, begun=True)
+        if _is_installed(receipt):
+            if self._settings.retaint:
+                self._note(self._tried_for(_BOOT_SECONDS, self._look_for_boot))
+            if not self._settings.retaint or self.memory.failure or not self._booted:
+                return
+        self.tell(NodeState(Reason.INSTALLING, "The toolkit is being installed, and the engine told of it"), receipt)
+
+    def hear(self, error: InstallerError) -> None:
+        """Hear why the node could not be brought to where it should be: it is told with how the node stands now."""
+        state = node_state.of_error(error, rolled_back=self._events.rolled_back)
+        state = msgspec.structs.replace(state, message=foreign_words.own(state.message))
+        self._events.failed(state)
+        self.memory = msgspec.structs.replace(self.memory, failed=state)
+
+    def failed(self, error: InstallerError, receipt: Receipt | None) -> None:
+        """Tell why a run ends that could not bring the node to where it should be. Raises Stopped.
+
+        A node that has the toolkit from before may serve it still: its taint stays as it is.
+        """
+        self.hear(error)
+        assert self.memory.failed is not None  # noqa: S101  # heard right now
+        self._tell(self.memory.failed, receipt, taint=not _is_installed(receipt))
+
+    def tell(self, state: NodeState, receipt: Receipt | None) -> None:
+        """Tell how the node stands, and what has happened, as far as the API server listens. Raises Stopped.
+
+        Why the toolkit could not be installed stays said as long as it is not.
+        """
+        failed = self.memory.failed
+        if failed is not None and state.reason is Reason.INSTALLING:
+            state = failed
+        elif failed is not None and state.ready:
+            self.memory = msgspec.structs.replace(self.memory, failed=None)
+        self._tell(state, receipt, taint=True)
+
+    def _tell(self, state: NodeState, receipt: Receipt | None, *, taint: bool) -> None:
+        state = msgspec.structs.replace(state, message=foreign_words.own(state.message))
+        labels = _labels(receipt)
+        untold = self._tried(
+            lambda: self._tell_condition(state),
+            *([lambda: self._tell_taint(state)] if taint else []),
+            lambda: self._tell_labels(labels),
+            self._events.tell,
+        )
+        self._note(untold)
+
+    def withdraw(self) -> None:
+        """Take condition, taint and labels from the node, and tell what has happened: before the permissions go.
+
+        Nobody does it later. So what fails is tried again for a while. Raises Stopped.
+        """
+        left = self._tried_for(
+            _WITHDRAW_SECONDS, self._withdraw_taint, self._withdraw_condition, lambda: self._tell_labels(())
+        )
+        self._tried(self._events.tell)
+        if left:
+            log.get().warning(
+                "The Node keeps what the cluster was told of it",
+                key="report-left",
+                node=self._settings.node,
+                reason=_words(left),
+                hint="remove the taint, the labels and the annotation with kubectl; the condition goes with the Node",
+            )
+
+    def leave(self) -> None:
+        """Put the taint back where the machine goes down: it is to be there before the next boot. Raises Stopped."""
+        if self._settings.retaint and self._node.services.is_stopping():
+            self.tell(NodeState(Reason.INSTALLING, "The node is shutting down"), None)
+
+    # --- what is told ---
+
+    def _tell_condition(self, state: NodeState) -> None:
+        kind, now = self._settings.condition, clock.now()
+        if kind is None or (self.memory.condition == state and abs(now - self.memory.refreshed) < _REFRESH_SECONDS):
+            return
+        node = self._api.read()
+        found, text = node_state.found_condition(node, kind), clock.text(now)
+        # a heartbeat of the future, from before the clock was set back, would have a dead run seem alive until then
+        told_at, lately = str((found or {}).get("lastHeartbeatTime", "")), clock.text(now - _REFRESH_SECONDS)
+        recent = lately < told_at <= clock.text(now + _REFRESH_SECONDS)
+        if not (recent and node_state.says(found, state)):
+            said = node_state.condition(kind, state, now=text, since=node_state.since(found, state, now=text))
+            self._api.apply("/status", node_state.with_conditions(self._settings.node, said), "the condition")
+        self.memory = msgspec.structs.replace(self.memory, condition=state, refreshed=now)
+
+    def _withdraw_condition(self) -> None:
+        if self._settings.condition is not None:
+            self._api.apply("/status", node_state.with_conditions(self._settings.node), "the condition")
+            self.memory = msgspec.structs.replace(self.memory, condition=None, refreshed=0.0)
+
+    def _tell_taint(self, state: NodeState) -> None:
+        taint = self._settings.taint
+        if taint is None or self.memory.ready is state.ready:
+            return
+        boot = clock.boot()
+
+        def patch(node: Mapping[str, Any]) -> dict[str, Any] | None:
+            ready_in, stands = taints.boot_of(node), taints.is_there(node, taint)
+            # without being asked to put it back, one that has come since the node was ready is somebody else's word
+            foreign = not self._settings.retaint and (not state.ready or ready_in == boot)
+            there = stands if foreign else not state.ready
+            if there and not stands:
+                self._refuse_to_evict(taint)
+            return taints.change(node, taint, there=there, boot=boot if state.ready else ready_in)
+
+        self._change(patch)
+        self.memory = msgspec.structs.replace(self.memory, ready=state.ready)
+
+    def _withdraw_taint(self) -> None:
+        taint = self._settings.taint
+        if taint is not None:
+            self._change(lambda node: taints.change(node, taint, there=False, boot=None))
+            self.memory = msgspec.structs.replace(self.memory, ready=None)
+
+    def _change(self, patch_of: Callable[[Mapping[str, Any]], dict[str, Any] | None]) -> None:
+        """Change the Node, whoever else changes it meanwhile. Raises UntoldError, Stopped."""
+        for _ in range(_CONFLICTS):
+            patch = patch_of(self._api.read())
+            if patch is None or self._api.change(patch, "the taint"):
+                return
+        raise UntoldError("the taint: somebody else changes the Node all the time")
+
+    def _refuse_to_evict(self, taint: Taint) -> None:
+        """Raise UntoldError where the DaemonSet's own pods would be kept away, or end, for the taint."""
+        try:
+            tolerated = scheduling.tolerates(self._api.daemon_set(), msgspec.structs.asdict(taint))
+        except scheduling.UnclearError as error:
+            raise UntoldError(f"the taint: the DaemonSet is not understood: {error}") from error
+        if not tolerated:
+            raise UntoldError(f"the taint {taint}: the DaemonSet has no toleration for it, or none that lasts")
+
+    def _look_for_boot(self) -> None:
+        self._booted = taints.boot_of(self._api.read()) != clock.boot()
+
+    def _tell_labels(self, labels: tuple[tuple[str, str], ...] | None) -> None:
+        if not self._settings.labels or labels is None or labels == self.memory.labels:
+            return
+        self._api.apply("", node_state.with_labels(self._settings.node, dict(labels)), "the labels")
+        self.memory = msgspec.structs.replace(self.memory, labels=labels)
+
+    # --- whether the API server listens ---
+
+    def _tried(self, *parts: _Part) -> _Failures:
+        """Do each part, whatever became of the others; return those that failed. Raises Stopped."""
+        failures: _Failures = {}
+        self._api.begin(_ROUND_SECONDS)
+        for part in parts:
+            try:
+                part()
+            except (UntoldError, NodeError) as error:
+                failures[part] = error
+        return failures
+
+    def _tried_for(self, seconds: float, *parts: _Part) -> _Failures:
+        """Do each part, again for so many seconds where it may yet succeed; return those that failed. Raises Stopped.
+
+        Other signals wait while the run leaves, as in all else that it does then.
+        """
+        end, pause = clock.boot_seconds() + seconds, _PAUSE_SECONDS
+        failures = self._tried(*parts)
+        while waits := _passing(failures):
+            remaining = end - clock.boot_seconds()
+            if remaining <= 0:
+                break
+            signals.rest(min(remaining, max(pause, *waits.values())))
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+            failures = {part: error for part, error in failures.items() if part not in waits} | self._tried(*waits)
+        return failures
+
+    def _note(self, failures: _Failures) -> None:
+        """Remember what could not be told, and say so once."""
+        failure, before = _words(failures), self.memory.failure
+        self.memory = msgspec.structs.replace(self.memory, failure=failure)
+        if failure and failure != before:
+            log.get().warning(
+                "The cluster could not be told how the node stands: the node's work goes on, and it is told later",
+                key="report-untold",
+                node=self._settings.node,
+                why=failure,
+            )
+        elif before and not failure:
+            log.get().info("The cluster was told how the node stands", key="report-told", node=self._settings.node)
+
+
+def _passing(failures: _Failures) -> dict[_Part, float]:
+    """Return the parts that may yet succeed, and for how many seconds the API server asked to be left alone."""
+    return {
+        part: error.wait for part, error in failures.items() if isinstance(error, UntoldError) and not error.is_final
+    }
+
+
+def _words(failures: _Failures) -> str:
+    return "; ".join(dict.fromkeys(map(str, failures.values())))
+
+
+def _is_installed(receipt: Receipt | None) -> bool:
+    return receipt is not None and receipt.state is State.INSTALLED
+
+
+def _labels(receipt: Receipt | None) -> tuple[tuple[str, str], ...] | None:
+    """Return the labels that the node is to have; None: as they are."""
+    if receipt is None or receipt.state is not State.INSTALLED:
+        return None
+    engines = tuple(str(each.name) for each in receipt.asked())
+    found = node_state.labels(version=__version__, engines=engines, payload=receipt.release)
+    return tuple(sorted(found.items()))
+
+
+_MESSAGE_FIELDS = ("engine", "file", "line", "what", "missing", "away", "why", "reason", "hint")
+
+HAPPENINGS: Mapping[str, tuple[str, bool]] = {
+    "configured": ("Installed", False),
+    "engine-serves": ("EngineReloaded", False),
+    "engine-started": ("EngineStarted", False),
+    "not-ready-engine": ("EngineNotServing", True),
+    "reload-pending": ("ReloadPending", False),
+    "rollback": ("RolledBack", True),
+    "drift": ("Drift", True),
+    "toolkit-damaged": ("Drift", True),
+    "drift-repair": ("DriftRepair", False),
+    "driver-missing": ("DriverLost", True),
+    "driver-gone": ("DriverLost", True),
+}
+"""Lines of the log (docs/logs.md) that are events as well: the event's reason, and whether it is a warning."""
+
+
+class EventReport:
+    """Hears what happens, and writes it. `ledger` is to be remembered while the run sleeps."""
+
+    def __init__(self, settings: ReportSettings, api: NodeClient) -> None:
+        self.ledger = Ledger()
+        self.rolled_back = False
+        """A change was begun in this process, and taken back."""
+        self._settings = settings
+        self._api = api
+        log.overhear(self._overheard)
+
+    def failed(self, state: NodeState) -> None:
+        """Hear why the node could not be brought to where it should be."""
+        self._happened(str(state.reason), state.message, warning=True)
+
+    def tell(self) -> None:
+        """Write what is due. Raises UntoldError, once the rest is written where a kind of object may not be told of."""
+        refused: dict[str, UntoldError] = {}
+        while (event := events.due(self.ledger, now := clock.now(), refused)) is not None:
+            try:
+                written = self._api.write(event, now=clock.text(now))
+                self.ledger = events.wrote(self.ledger, written, now, refused)
+            except RefusedEventError as error:
+                log.get().warning(
+                    "The API server refuses an event for good",
+                    key="event-refused",
+                    why=error,
+                    says=event.happening.reason,
+                )
+                self.ledger = events.dropped(self.ledger, refused)
+            except UntoldError as error:
+                if not error.is_final:
+                    raise
+                refused[event.happening.about] = error  # what is about others is in another namespace
+        for untold in refused.values():
+            raise untold
+
+    def _overheard(self, line: Mapping[str, Any]) -> None:
+        reason, warning = HAPPENINGS.get(str(line.get("event")), ("", False))
+        if not reason:
+            return
+        self.rolled_back |= line["event"] == "rollback"
+        fields = "; ".join(f"{key}: {line[key]}" for key in _MESSAGE_FIELDS if key in line)
+        words = f"{line['msg']} ({fields})" if fields else str(line["msg"])
+        self._happened(reason, foreign_words.own(words), warning=warning)
+
+    def _happened(self, reason: str, words: str, *, warning: bool) -> None:
+        """Remember an event to be told: what goes wrong is told of the DaemonSet too, with the node's name."""
+        if not self._settings.events:
+            return
+        happening = Happening(NODE, reason, words, warning=warning, heard_at=time.time_ns())
+        self.ledger = events.heard(self.ledger, happening)
+        if warning and self._settings.daemon_set is not None:
+            words = f"{self._settings.node}: {words}"
+            of_daemon_set = msgspec.structs.replace(happening, about=DAEMON_SET, message=words)
+            self.ledger = events.heard(self.ledger, of_daemon_set)

@@ -1,0 +1,516 @@
+"""Reads of a node what the findings are made of. Writes nothing, and asks no engine that a question would start."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import posixpath
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, ParamSpec, TypeVar
+
+import msgspec
+
+from toolkit_installer import __version__, foreign_words, log, patterns
+from toolkit_installer.documents import shown
+from toolkit_installer.driver import gpus, roots
+from toolkit_installer.engines import registry
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import HOOK_ROLE, DesiredState, Inspection
+from toolkit_installer.engines.common import serving
+from toolkit_installer.engines.containerd import inspection as containerd_inspection
+from toolkit_installer.engines.containerd import root_file
+from toolkit_installer.engines.containerd.inspection import ContainerdInspection
+from toolkit_installer.engines.detect import decide, kubelet, own_container
+from toolkit_installer.engines.detect.evidence import Kind
+from toolkit_installer.engines.listed import CgroupSetting, Fault
+from toolkit_installer.engines.target import EngineTarget
+from toolkit_installer.errors import ConfigurationError, InstallerError
+from toolkit_installer.node import processes, sockets
+from toolkit_installer.node.disk import look as disk
+from toolkit_installer.node.disk.reading import Reader
+from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import root_of
+from toolkit_installer.node.programs import PATH
+from toolkit_installer.planning import other_installer
+from toolkit_installer.receipt import trust
+from toolkit_installer.receipt.schema import Receipt
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.reporting import diagnosis_form, engine_faults, findings
+from toolkit_installer.reporting.diagnosis_form import (
+    SCHEMA,
+    Diagnosis,
+    DriverSeen,
+    EngineSeen,
+    HookSeen,
+    KubeletSeen,
+    ProgramSeen,
+    ReadFile,
+    Seen,
+    SpecificationSeen,
+)
+from toolkit_installer.reporting.support_bundle import would_be_started
+from toolkit_installer.settings import EngineName, Settings
+from toolkit_installer.toolkit.payload import LIBRARY_FOLDERS
+
+_Read = TypeVar("_Read")
+_Other = TypeVar("_Other")
+_Given = ParamSpec("_Given")
+
+_WAIT_SECONDS: Final = 5.0
+_KUBELETS_FILE: Final = "/var/lib/kubelet/config.yaml"
+"""kubeadm's, for a kubelet that does not run."""
+_CRICTL: Final = "/etc/crictl.yaml"
+_HOOK_FOLDERS: Final = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d")
+_CDI_FOLDERS: Final = ("/etc/cdi", "/var/run/cdi")
+_SPECIFICATIONS: Final = (".yaml", ".json")
+_LIBRARIES: Final = ("libnvidia-ml.so.1", "libcuda.so.1")
+_MORE_LIBRARY_FOLDERS: Final = (
+    "/usr/lib/wsl/lib",
+    "/run/opengl-driver/lib",
+    "/usr/lib/nvidia",
+    "/usr/local/lib",
+    "/lib64",
+    "/lib",
+)
+_MORE_PROGRAM_FOLDERS: Final = ("/opt/bin", "/usr/libexec/crio", "/run/current-system/sw/bin")
+"""Where engines that do not run now may look as well: those of Flatcar, CRI-O's packages and NixOS."""
+_DRIVER_SIGNS: Final = ("/usr/bin/nvidia-smi", "/dev/nvidiactl")
+_DEVICES: Final = patterns.lazy(r"nvidia(?:[0-9]+|ctl|-uvm|-uvm-tools|-modeset)")
+_HEAD: Final = 4096
+"""Bytes of a program in which its loader is named: all compilers put it there."""
+_AT_WORK: Final = (Kind.KUBELET, Kind.OPTIONS, Kind.LIVE)
+_LOOKS_LIKE_CRI: Final = (b"nvidia", b"runtimes", b"grpc.v1.cri", b"cri.v1.runtime")
+
+
+def diagnose(node: Node, settings: Settings) -> Diagnosis:
+    """Return what is wrong with the node, and what could not be inspected."""
+    with log.unheard():
+        looking = _Looking(node, settings)
+        found = findings.diagnose(looking.seen())
+    return Diagnosis(SCHEMA, __version__, found, tuple(dict.fromkeys(looking.unseen)))
+
+
+class _Looking:
+    """One look at a node. What cannot be read is noted, and the rest is read all the same."""
+
+    def __init__(self, node: Node, settings: Settings) -> None:
+        self._node = node
+        # one that starts for longer is reported as it is now
+        self._settings = msgspec.structs.replace(settings, reload_timeout=min(settings.reload_timeout, _WAIT_SECONDS))
+        self._whole = node.readers()[-1]
+        """Reads all of the node, where its root is mounted."""
+        self._sees_node = own_container.sees_node(node)
+        self.unseen: list[str] = []
+        if not self._sees_node:
+            self.unseen.append("programs, devices, libraries, CDI specifications: the node's / is not mounted here")
+
+    def seen(self) -> Seen:
+        """Return all that was read."""
+        node, settings = self._node, self._settings
+        store = ReceiptStore(node, settings.toolkit.install_dir)
+        receipt = trust.load_if_usable(node, store)
+        engines = self._engines(receipt)
+        folder = receipt.toolkit_folder if receipt is not None else settings.toolkit.folder
+        files = self._tried("the toolkit's folder", (), node.files.list, folder)
+        paths = {engine.name: self._path_of(engine) for engine in engines}
+        runtimes = {
+            each.executable: paths[engine.name]
+            for engine in engines
+            for each in findings.runtimes_of(engine)
+            if each.executable is not None and self._sees_node
+        }
+        own = {f"{folder}/{name}" for name in files if not name.startswith(".")}
+        no_answer = self._tried("other installers", None, other_installer.found, node, settings.toolkit.install_dir)
+        return Seen(
+            engines=tuple(engines),
+            kubelets=tuple(self._kubelets()),
+            programs={
+                name: self._program(name, folders)
+                for name, folders in sorted({**dict.fromkeys(own, ()), **runtimes}.items())
+            },
+            toolkit_folder=folder,
+            installed=receipt is not None,
+            toolkit_files=len(files),
+            toolkit_engines=tuple((str(each.name), each.socket) for each in receipt.asked()) if receipt else (),
+            other_installer=no_answer is not None,
+            hooks=tuple(self._hooks()) if self._sees_node else (),
+            no_low_level=self._no_low_level(receipt, engines),
+            crictl=self._crictl(),
+            unlinked=tuple(self._unlinked()) if self._sees_node else (),
+            driver=self._driver(folder) if self._sees_node else None,
+            specifications=tuple(self._specifications(engines, receipt)) if self._sees_node else (),
+            os_release=self._text("/etc/os-release") or self._text("/usr/lib/os-release"),
+            signs=frozenset(path for path in diagnosis_form.SIGNS if self._is_there(path)),
+        )
+
+    # --- engines ---
+
+    def _engines(self, receipt: Receipt | None) -> list[EngineSeen]:
+        node, settings = self._node, self._settings
+        stopped = self._tried("the engines", "they cannot be told", would_be_started, node, settings, receipt)
+        if stopped is not None:
+            self.unseen.append(f"the engines: {stopped}")
+            return []
+        return [each for target in self._targets(receipt) if (each := self._engine(target)) is not None]
+
+    def _targets(self, receipt: Receipt | None) -> Iterator[EngineTarget]:
+        """Yield each engine that works on the node or is configured by this program, else all that lie there."""
+        node, settings = self._node, self._settings
+        evidence = self._tried("the engines", (), decide.gather_evidence, node, settings)
+        at_work = [each.row.engine for each in evidence if each.row is not None and each.kind in _AT_WORK]
+        known = [record.name for record in receipt.asked()] if receipt is not None else []
+        names = tuple(dict.fromkeys([*settings.runtimes, *at_work, *known]))
+        for name in names:
+            found = self._tried(str(name), (), decide.locate, node, settings, (name,))
+            yield from found
+        if not names:
+            yield from decide.all_installed(settings, tuple(evidence))
+
+    def _engine(self, target: EngineTarget) -> EngineSeen | None:
+        node = self._node
+        asked = msgspec.structs.replace(target.asked, answer_timeout=min(target.asked.answer_timeout, _WAIT_SECONDS))
+        target = msgspec.structs.replace(target, asked=asked)
+        row = target.distribution or registry.usual_row(target.name)
+        usual = target.config or row.config
+        try:
+            inspection = adapter_of(target.name).inspect(node, target)
+        except InstallerError as error:
+            if isinstance(error, ConfigurationError) and error.path is not None and not isinstance(error, NodeError):
+                return EngineSeen(
+                    name=target.name,
+                    distribution=row.name,
+                    socket=target.socket or row.socket,
+                    faults=(_fault(error, usual),),
+                )
+            self.unseen.append(f"{target.name}: {error}")
+            return None
+        live = inspection.live
+        placed = inspection.placed if isinstance(inspection, ContainerdInspection) else None
+        files, besides, faults = self._files(target, inspection, usual)
+        checked = self._checked(target, inspection, usual)
+        version = inspection.binary_version if isinstance(inspection, ContainerdInspection) else ""
+        return EngineSeen(
+            name=target.name,
+            distribution=row.name,
+            socket=inspection.socket,
+            version=live.version if live is not None else version,
+            generated=placed is not None,
+            files=files,
+            besides=besides,
+            handlers=dict(live.handlers) if live is not None else {},
+            default=live.default if live is not None else None,
+            cdi_folders=live.cdi_folders if live is not None else None,
+            cgroup_driver=live.cgroup_drivers.get(live.default or "") if live is not None else None,
+            faults=(*faults, *(checked if placed is None else ())),
+            template_faults=checked if placed is not None else (),
+        )
+
+    def _files(
+        self, target: EngineTarget, inspection: Inspection, usual: str
+    ) -> tuple[tuple[ReadFile, ...], tuple[ReadFile, ...], list[Fault]]:
+        """Return what the engine reads, what lies beside that and is not read, and which files are broken."""
+        if target.name is EngineName.CONTAINERD:
+            return self._of_containerd(inspection, usual)
+        files = [
+            ReadFile(file.path, file.content)
+            for file in inspection.files
+            if file.content is not None and file.role != HOOK_ROLE
+        ]
+        reads = {file.path for file in inspection.files}
+        own = registry.usual_row(target.name).config
+        besides = self._unread([own], reads, lambda content: bool(content.strip()))
+        faults = []
+        for file in files:
+            try:
+                adapter_of(target.name).listed([(file.path, file.content)], "")
+            except ConfigurationError as error:
+                faults.append(_fault(error, file.path))
+        return tuple(files), besides, faults
+
+    def _of_containerd(
+        self, inspection: Inspection, usual: str
+    ) -> tuple[tuple[ReadFile, ...], tuple[ReadFile, ...], list[Fault]]:
+        node = self._node
+        assert isinstance(inspection, ContainerdInspection)  # noqa: S101  # it is containerd's
+        process = serving.process_of(node, EngineName.CONTAINERD, inspection.socket)
+        place = None
+        if process is not None:
+            place = self._tried("containerd's file", None, root_file.config_of, process, usual)
+        reader = Reader(root_of(process)) if process is not None and place is not None else node.files
+        root = place or (inspection.placed.layout.generated if inspection.placed is not None else usual)
+        faults: list[Fault] = []
+        read: Sequence[ReadFile] = ()
+        try:
+            found = containerd_inspection.read_files(reader, root)
+            read = [ReadFile(file.path, file.content, file.by_relative_pattern) for file in found]
+        except ConfigurationError as error:
+            faults.append(_fault(error, root))
+        for missing in inspection.missing:
+            why = f"imports {missing.path}, which is not there"
+            faults.append(Fault(missing.importer, None, why, "create that file, or take the import out"))
+        reads = {each.path for each in read} | {each.file for each in inspection.graph} | {root}
+        drop_ins = posixpath.dirname(containerd_inspection.DROP_IN)
+        there = self._tried(drop_ins, (), node.files.list, drop_ins)
+        candidates = [containerd_inspection.CONFIG]
+        candidates += [f"{drop_ins}/{name}" for name in there if name.endswith(containerd_inspection.ENDING)]
+        besides = self._unread(candidates, reads, lambda content: any(word in content for word in _LOOKS_LIKE_CRI))
+        if inspection.placed is not None:
+            # a node of a distribution may have a plain containerd as well, whose files these are
+            plain = registry.usual_row(EngineName.CONTAINERD).socket
+            if serving.process_of(node, EngineName.CONTAINERD, plain) is not None or not _names_nvidia(besides):
+                besides = ()
+        return tuple(read), (*besides, *self._unread_templates(inspection)), faults
+
+    def _unread_templates(self, inspection: ContainerdInspection) -> Iterator[ReadFile]:
+        """Yield the templates that the distribution passes over, as it has a newer one."""
+        if inspection.placed is None:
+            return
+        layout = inspection.placed.layout
+        roles = {path: role for role, path in layout.templates.items()}
+        there = {file.role: file for file in inspection.files if file.content is not None}
+        texts = {path: there[role].content or b"" for path, role in roles.items() if role in there}
+        try:
+            start = layout.next_start(texts, inspection.live.version if inspection.live is not None else None)
+        except ConfigurationError:
+            return  # said where it is checked
+        for path, content in texts.items():
+            if start.template is not None and path != start.template:
+                yield ReadFile(path, content)
+
+    def _unread(self, paths: Sequence[str], reads: set[str], counts: Callable[[bytes], bool]) -> tuple[ReadFile, ...]:
+        """Return the files that are there, count, and are none of those that the engine reads."""
+        found = []
+        for path in paths:
+            canonical = self._tried(path, path, self._node.files.canonical, path)
+            content = self._content(path)
+            if content is not None and counts(content) and reads.isdisjoint({path, canonical}):
+                found.append(ReadFile(path, content))
+        return tuple(found)
+
+    def _checked(self, target: EngineTarget, inspection: Inspection, usual: str) -> tuple[Fault, ...]:
+        """Return what the engine's own binary has against its files, and why a template cannot be used."""
+        node, adapter = self._node, adapter_of(target.name)
+        placed = inspection.placed if isinstance(inspection, ContainerdInspection) else None
+        try:
+            if placed is not None:
+                adapter.try_out(node, inspection, DesiredState((), {}, None))
+            elif inspection.process is not None and (why := adapter.refusal(node, inspection.process)):
+                reason = f"{target.name} would not start again with its files: {foreign_words.of_program(why)}"
+                return (Fault(usual, None, reason, f"correct the file, then restart {target.name}"),)
+        except ConfigurationError as error:
+            return (_fault(error, usual),)
+        except InstallerError as error:
+            self.unseen.append(f"{target.name}: {error}")
+        return ()
+
+    # --- the kubelet ---
+
+    def _kubelets(self) -> Iterator[KubeletSeen]:
+        node = self._node
+        running = self._tried("the kubelets", (), kubelet.running, node)
+        for each in running:
+            told = kubelet.cgroup_setting(each)
+            listens = None if each.socket is None else self._listens(each.socket)
+            yield KubeletSeen(each.socket, each.told_by, listens, *_cgroup(told))
+        if running:
+            return
+        for row in self._tried("the kubelets", (), kubelet.configured, node):
+            yield KubeletSeen(row.socket, row.told_by)
+        text = self._text(_KUBELETS_FILE)
+        if text:
+            socket = kubelet.value_in(text, "containerRuntimeEndpoint")
+            told = kubelet.cgroup_setting_in(_KUBELETS_FILE, text)
+            said_by = f"containerRuntimeEndpoint in {_KUBELETS_FILE}"
+            yield KubeletSeen(registry.plain(socket) if socket else None, said_by, None, *_cgroup(told))
+
+    def _listens(self, socket: str) -> bool | None:
+        try:
+            return sockets.listens(self._node.root, socket)
+        except (InstallerError, OSError):
+            return None
+
+    def _crictl(self) -> tuple[str, int, str] | None:
+        text = self._text(_CRICTL)
+        socket = kubelet.value_in(text, "runtime-endpoint")
+        if socket is None or not shown.is_place(registry.plain(socket)):
+            return None
+        line = next(number for number, each in enumerate(text.splitlines(), 1) if "runtime-endpoint" in each)
+        return _CRICTL, line, registry.plain(socket)
+
+    # --- programs, hooks, devices, specifications ---
+
+    def _path_of(self, engine: EngineSeen) -> tuple[str, ...]:
+        """Return the folders in which an engine looks for a runtime by its name: as far as they are known."""
+        process = serving.process_of(self._node, engine.name, engine.socket)
+        if process is None:
+            return (*PATH.split(":"), *_MORE_PROGRAM_FOLDERS)
+        own = processes.environment(process).get("PATH", PATH)
+        return (*own.split(":"), posixpath.dirname(process.executable))
+
+    def _program(self, name: str, folders: Sequence[str]) -> ProgramSeen:
+        """Return whether the node has a program, by its path or its name, and whether what loads it is there."""
+        programs = self._node.programs
+        try:
+            named = [name] if posixpath.isabs(name) else [posixpath.join(folder, name) for folder in folders]
+            path = next(filter(self._is_there_on_root, named), None)
+            if path is None:
+                return ProgramSeen(exists=False)
+            outside = programs.root.outside(programs.root.canonical(path))
+        except NodeError:
+            return ProgramSeen(exists=False)
+        start = disk.head(outside, _HEAD)
+        if start is None:
+            return ProgramSeen(exists=disk.leads_somewhere(outside))
+        loader = loader_of(start)
+        if loader is None or not shown.is_harmless(loader):
+            return ProgramSeen(exists=True)
+        return ProgramSeen(exists=True, loader=loader, loader_exists=self._is_there_on_root(loader))
+
+    def _is_there_on_root(self, path: str) -> bool:
+        root = self._node.programs.root
+        try:
+            return disk.leads_somewhere(root.outside(root.canonical(path)))
+        except NodeError:
+            return False
+
+    def _no_low_level(self, receipt: Receipt | None, engines: Sequence[EngineSeen]) -> str | None:
+        if receipt is None:
+            return None
+        processes = (serving.process_of(self._node, each.name, each.socket) for each in engines)
+        pids = [process.pid for process in processes if process is not None]
+        return engine_faults.no_low_level_runtime(self._node, engine_faults.settings_of(self._node, receipt), pids)
+
+    def _hooks(self) -> Iterator[HookSeen]:
+        for folder in _HOOK_FOLDERS:
+            for name in self._tried(folder, (), self._whole.list, folder):
+                path = f"{folder}/{name}"
+                content = self._content(path) if name.endswith(".json") and "nvidia" in name else None
+                if content is None:
+                    continue
+                with contextlib.suppress(ValueError, RecursionError):
+                    document = json.loads(content)
+                    hook = document.get("hook") if isinstance(document, dict) else None
+                    program = hook.get("path") if isinstance(hook, dict) else None
+                    if isinstance(program, str) and shown.is_harmless(program):
+                        line = content[: content.find(b'"path"')].count(b"\n") + 1
+                        yield HookSeen(path, line, program, self._is_there_on_root(program))
+
+    def _unlinked(self) -> Iterator[tuple[str, int, int]]:
+        for name in self._tried("/dev", (), self._whole.list, "/dev"):
+            if not _DEVICES.fullmatch(name):
+                continue
+            path = f"/dev/{name}"
+            number = disk.device_number(self._whole.root.outside(path))
+            if number is not None and not self._is_there("/dev/char/{}:{}".format(*number)):
+                yield path, *number
+
+    def _driver(self, folder: str) -> DriverSeen | None:
+        """Return the driver root that the installed toolkit names, else the one that shows a driver; None for none."""
+        node = self._node
+        seen = self._tried("the GPUs", None, gpus.find_gpus, node)
+        if seen is not None and seen.absent:
+            return None
+        root = self._tried("the driver's root", None, roots.installed_root, node, folder)
+        said_by = f"nvidia-container-cli.root in the config.toml below {folder}"
+        if root is None:
+            candidates = (roots.CONTAINER_ROOT, "/")
+            root = next((each for each in candidates if any(map(self._is_there, _below(each, _DRIVER_SIGNS)))), None)
+            said_by = "it shows nvidia-smi or /dev/nvidiactl"
+        if root is None or not shown.is_harmless(root):
+            return None
+        folders = (*LIBRARY_FOLDERS, *_MORE_LIBRARY_FOLDERS)
+        missing = [
+            name
+            for name in _LIBRARIES
+            if not any(self._is_there(path) for path in _below(root, [f"{each}/{name}" for each in folders]))
+        ]
+        return DriverSeen(root, said_by, tuple(missing))
+
+    def _specifications(self, engines: Sequence[EngineSeen], receipt: Receipt | None) -> Iterator[SpecificationSeen]:
+        paths = [file.path for file in receipt.specifications] if receipt is not None else []
+        managed = {self._tried(path, path, self._whole.canonical, path) for path in paths}
+        folders = [*_CDI_FOLDERS, *(folder for each in engines for folder in each.cdi_folders or ())]
+        known = set()
+        for folder in folders:
+            for name in self._tried(folder, (), self._whole.list, folder):
+                path = posixpath.join(folder, name)
+                place = self._tried(path, path, self._whole.canonical, path)
+                content = self._content(path) if name.endswith(_SPECIFICATIONS) and place not in known else None
+                if content is not None:
+                    known.add(place)
+                    named = (each for each in diagnosis_form.paths_in(content) if shown.is_harmless(each[1]))
+                    missing = tuple(each for each in named if not self._is_there(each[1]))
+                    yield SpecificationSeen(path, content, missing, managed=place in managed)
+
+    # --- reading ---
+
+    def _content(self, path: str) -> bytes | None:
+        for reader in self._node.readers():
+            content = self._tried(path, None, reader.content, path)
+            if content is not None:
+                return content
+        return None
+
+    def _text(self, path: str) -> str:
+        return (self._content(path) or b"").decode(errors="replace")
+
+    def _is_there(self, path: str) -> bool:
+        return self._tried(path, True, self._whole.status, path) is not None  # noqa: FBT003  # anything but None
+
+    def _tried(
+        self, what: str, default: _Other, read: Callable[_Given, _Read], *given: _Given.args, **named: _Given.kwargs
+    ) -> _Read | _Other:
+        """Return what `read` does; note that it failed, and return the default, where it raises."""
+        try:
+            return read(*given, **named)
+        except (InstallerError, OSError) as error:
+            self.unseen.append(f"{what}: {error}")
+            return default
+
+
+def loader_of(start: bytes) -> str | None:
+    """Return the program that executes one with these first bytes, None where it needs none. Pure.
+
+    Source: elf(5), PT_INTERP; execve(2), "Interpreter scripts".
+    """
+    if start.startswith(b"#!"):
+        words = start.split(b"\n", 1)[0].removeprefix(b"#!").split()
+        return words[0].decode(errors="replace") if words else None
+    if not start.startswith(b"\x7fELF") or len(start) < _ELF_HEADER or start[4] != _ELF_64:
+        return None
+    order = "<" if start[5] == 1 else ">"
+    (offset,) = struct.unpack_from(f"{order}Q", start, 32)
+    size, count = struct.unpack_from(f"{order}HH", start, 54)
+    for place in range(offset, offset + size * count, size or 1):
+        if place + 40 > len(start):
+            return None
+        (kind,) = struct.unpack_from(f"{order}I", start, place)
+        if kind == _PT_INTERP:
+            begin, _, _, length = struct.unpack_from(f"{order}QQQQ", start, place + 8)
+            name = start[begin : begin + length].rstrip(b"\0")
+            return name.decode(errors="replace") or None
+    return None
+
+
+_ELF_HEADER: Final = 64
+_ELF_64: Final = 2
+_PT_INTERP: Final = 3
+
+
+def _below(root: str, paths: Sequence[str]) -> list[str]:
+    return [posixpath.join(root, path.lstrip("/")) for path in paths]
+
+
+def _cgroup(told: CgroupSetting | None) -> tuple[str | None, str, int | None]:
+    return (None, "", None) if told is None or told.name not in findings.DRIVERS else (told.name, told.path, told.line)
+
+
+def _names_nvidia(files: Sequence[ReadFile]) -> bool:
+    return any(b"nvidia" in file.content for file in files)
+
+
+def _fault(error: ConfigurationError, path: str) -> Fault:
+    """Return what an error says, of the file at `path` where it names none."""
+    return msgspec.structs.replace(Fault.of(error, stops=False), path=error.path or path)

@@ -1,0 +1,384 @@
+"""The table of illnesses, a finding, and the values that findings are made of. Pure."""
+
+from __future__ import annotations
+
+import enum
+import json
+import posixpath
+import re
+import types
+from collections.abc import Collection, Mapping
+from typing import Final
+
+import msgspec
+
+from toolkit_installer import patterns
+from toolkit_installer.engines import cdi
+from toolkit_installer.engines.listed import Fault
+from toolkit_installer.settings import EngineName
+
+SCHEMA: Final = 1
+"""Raised when a field of `diagnose --json` goes or means something else; new fields do not raise it."""
+
+
+class Illness(enum.StrEnum):
+    """What may be wrong with a node. docs/diagnose.md has a row for each."""
+
+    BROKEN_FILE = "broken-file"
+    BROKEN_TEMPLATE = "broken-template"
+    REPLACED_RUNTIMES = "replaced-runtimes"
+    MIXED_VERSIONS = "mixed-versions"
+    UNREAD_FILE = "unread-file"
+    LEFTOVER = "leftover"
+    NO_RUNTIME = "no-runtime"
+    OTHER_LIBC = "other-libc"
+    OTHER_SOCKET = "other-socket"
+    CGROUP_DRIVER = "cgroup-driver"
+    NO_DEV_CHAR = "no-dev-char"
+    NO_LIBRARIES = "no-libraries"
+    UNREADABLE_CDI = "unreadable-cdi"
+    CDI_WITHOUT_FILES = "cdi-without-files"
+
+
+TITLES: Final[Mapping[Illness, str]] = types.MappingProxyType(
+    {
+        Illness.BROKEN_FILE: "an error in a configuration file",
+        Illness.BROKEN_TEMPLATE: "the distribution cannot use its template",
+        Illness.REPLACED_RUNTIMES: "an imported file replaces what another file has",
+        Illness.MIXED_VERSIONS: "configuration files of different versions",
+        Illness.UNREAD_FILE: "the engine does not read this file",
+        Illness.LEFTOVER: "left by another installer",
+        Illness.NO_RUNTIME: "a low-level runtime is missing",
+        Illness.OTHER_LIBC: "a program that this node cannot execute",
+        Illness.OTHER_SOCKET: "the kubelet uses another socket",
+        Illness.CGROUP_DRIVER: "cgroup drivers differ",
+        Illness.NO_DEV_CHAR: "GPU devices without a link in /dev/char",
+        Illness.NO_LIBRARIES: "a driver root without libraries",
+        Illness.UNREADABLE_CDI: "a CDI specification that the engine does not read",
+        Illness.CDI_WITHOUT_FILES: "a CDI specification that names missing files",
+    }
+)
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """An illness of this node."""
+
+    illness: Illness
+    path: str
+    line: int | None
+    what: str
+    causes: str
+    remedy: str
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """The answer of `diagnose --json`."""
+
+    schema: int
+    version: str
+    findings: tuple[Finding, ...]
+    unseen: tuple[str, ...]
+    """What could not be inspected, and why."""
+
+
+# --- what the findings are made of ---
+
+
+class ReadFile(msgspec.Struct, frozen=True):
+    """A file that the engine reads. `by_relative_pattern`: containerd 1.6 does not find it."""
+
+    path: str
+    content: bytes
+    by_relative_pattern: bool = False
+
+
+class EngineSeen(msgspec.Struct, frozen=True, kw_only=True):
+    """An engine of the node, as far as it could be read."""
+
+    name: EngineName
+    distribution: str
+    generated: bool = False
+    """The distribution makes the engine's file."""
+    socket: str
+    version: str = ""
+    """Empty: unknown."""
+    files: tuple[ReadFile, ...] = ()
+    """All that it reads, in order; the first is its own configuration file."""
+    besides: tuple[ReadFile, ...] = ()
+    """Files that look like its configuration, and that it does not read."""
+    handlers: Mapping[str, str | None] = {}
+    """What the running engine serves, with the executables; none if it does not run."""
+    default: str | None = None
+    """The running engine's default runtime."""
+    cgroup_driver: str | None = None
+    """What the running engine reports; None: unknown."""
+    cdi_folders: tuple[str, ...] | None = None
+    """Where the running engine looks for CDI specifications; empty: CDI is off. None: unknown."""
+    faults: tuple[Fault, ...] = ()
+    """What reading or checking its files raised."""
+    template_faults: tuple[Fault, ...] = ()
+    """Why its distribution cannot use a template."""
+
+
+class ProgramSeen(msgspec.Struct, frozen=True):
+    """A program that files name. `loader`: what executes it, None where it needs nothing."""
+
+    exists: bool
+    loader: str | None = None
+    loader_exists: bool = True
+
+
+class KubeletSeen(msgspec.Struct, frozen=True):
+    """What a kubelet was told, and which file or flag says so; None for what nothing says."""
+
+    socket: str | None
+    socket_by: str
+    listens: bool | None = None
+    """None where it was not tried."""
+    cgroup_driver: str | None = None
+    cgroup_path: str = ""
+    cgroup_line: int | None = None
+
+
+class HookSeen(msgspec.Struct, frozen=True):
+    """An OCI hook of NVIDIA's, and the program that it runs."""
+
+    path: str
+    line: int | None
+    program: str
+    exists: bool
+
+
+class SpecificationSeen(msgspec.Struct, frozen=True):
+    """A CDI specification; `missing` are the lines and paths of files that it names and that are gone."""
+
+    path: str
+    content: bytes
+    missing: tuple[tuple[int, str], ...] = ()
+    managed: bool = False
+    """This program wrote it."""
+
+
+class DriverSeen(msgspec.Struct, frozen=True):
+    """The driver root that containers get the driver from, and the libraries that no folder below it has."""
+
+    root: str
+    said_by: str
+    missing: tuple[str, ...]
+
+
+class Seen(msgspec.Struct, frozen=True, kw_only=True):
+    """All that was read of a node."""
+
+    engines: tuple[EngineSeen, ...] = ()
+    kubelets: tuple[KubeletSeen, ...] = ()
+    programs: Mapping[str, ProgramSeen] = {}
+    """The executables of runtimes, and those of the toolkit, by their paths or names."""
+    toolkit_folder: str = ""
+    installed: bool = False
+    """A receipt of this program says that the toolkit is installed, or half installed."""
+    toolkit_files: int = 0
+    toolkit_engines: tuple[tuple[str, str], ...] = ()
+    """The engines that the receipt names, with their sockets."""
+    other_installer: bool = False
+    """Another installer runs: what it wrote is no leftover."""
+    hooks: tuple[HookSeen, ...] = ()
+    no_low_level: str | None = None
+    """Why NVIDIA's runtime would find no low-level runtime, None where it finds one."""
+    crictl: tuple[str, int, str] | None = None
+    """crictl's file, the line and the socket there."""
+    unlinked: tuple[tuple[str, int, int], ...] = ()
+    """Device nodes of the GPU without a link in /dev/char: path, major and minor."""
+    driver: DriverSeen | None = None
+    specifications: tuple[SpecificationSeen, ...] = ()
+    os_release: str = ""
+    signs: frozenset[str] = frozenset()
+    """Paths that are there and tell who declares the node's files (hosts.py)."""
+
+
+KUBESPRAY: Final = ("/etc/kubernetes/kubelet.env", "/etc/kubernetes/kubelet-config.yaml")
+"""Files that kubespray makes, and kubeadm does not."""
+SIGNS: Final = KUBESPRAY
+
+
+class Host(enum.StrEnum):
+    """Who declares the files of a node."""
+
+    NIXOS = "NixOS"
+    TALOS = "Talos"
+    KUBESPRAY = "kubespray"
+    K3S = "k3s"
+    RKE2 = "RKE2"
+    PLAIN = ""
+
+
+class Topic(enum.StrEnum):
+    """What a remedy changes."""
+
+    ENGINE = "engine"
+    TEMPLATE = "template"
+    KUBELET = "kubelet"
+    SOCKET = "socket"
+    KUBELET_CGROUP = "kubelet-cgroup"
+    ENGINE_CGROUP = "engine-cgroup"
+    PROGRAMS = "programs"
+    DRIVER = "driver"
+    CDI = "cdi"
+
+
+_NIXOS_ENGINES: Final = {
+    EngineName.DOCKER: "virtualisation.docker.daemon.settings",
+    EngineName.CONTAINERD: "virtualisation.containerd.settings",
+    EngineName.CRIO: "virtualisation.cri-o.settings",
+}
+_REBUILD: Final = "then `nixos-rebuild switch`"
+_TALOS: Final = "`talosctl patch machineconfig`"
+_PLAYBOOK: Final = "then run kubespray's cluster.yml with --tags container-engine,node"
+_KUBESPRAY_CGROUPS: Final = "containerd_use_systemd_cgroup and kubelet_cgroup_driver"
+_KUBESPRAY_ENGINES: Final = {
+    EngineName.DOCKER: "docker_options",
+    EngineName.CONTAINERD: "containerd_default_runtime, containerd_runc_runtime and containerd_additional_runtimes",
+    EngineName.CRIO: "crio_runtimes",
+}
+
+
+def host_of(os_release: str, signs: Collection[str], distribution: str = "") -> Host:
+    """Return who declares the files of a node, and of an engine of that distribution."""
+    said = dict(line.partition("=")[::2] for line in os_release.splitlines())
+    system = said.get("ID", "").strip("\"'")
+    if system == "nixos":
+        return Host.NIXOS
+    if system == "talos":
+        return Host.TALOS
+    if distribution in _RANCHER:
+        return _RANCHER[distribution]
+    return Host.KUBESPRAY if all(sign in signs for sign in KUBESPRAY) else Host.PLAIN
+
+
+_RANCHER: Final[Mapping[str, Host]] = types.MappingProxyType({"k3s": Host.K3S, "rke2": Host.RKE2})
+
+
+def remedy(host: Host, topic: Topic, engine: EngineName, plain: str) -> str:
+    """Return the remedy in the language of what declares the node, else the plain one."""
+    declared = _declared(host, topic, engine)
+    return plain if declared is None else f"this node is declared by {host}: {declared}"
+
+
+def _declared(host: Host, topic: Topic, engine: EngineName) -> str | None:
+    if host is Host.NIXOS:
+        return _nixos(topic, engine)
+    if host is Host.TALOS:
+        return _talos(topic)
+    if host is Host.KUBESPRAY:
+        return _kubespray(topic, engine)
+    if host in (Host.K3S, Host.RKE2):
+        return _rancher(host, topic)
+    return None
+
+
+def _nixos(topic: Topic, engine: EngineName) -> str:
+    option = {
+        Topic.TEMPLATE: "services.k3s.containerdConfigTemplate",
+        Topic.KUBELET: "services.kubernetes.kubelet.extraOpts",
+        Topic.SOCKET: "services.kubernetes.kubelet.containerRuntimeEndpoint",
+        Topic.PROGRAMS: "hardware.nvidia-container-toolkit.enable = true",
+        Topic.DRIVER: 'services.xserver.videoDrivers = [ "nvidia" ] and hardware.graphics.enable = true',
+        Topic.CDI: "hardware.nvidia-container-toolkit.enable = true, which makes the specification at each boot",
+    }.get(topic, _NIXOS_ENGINES[engine])
+    return f"change {option} in the system's configuration, {_REBUILD}"
+
+
+def _talos(topic: Topic) -> str:
+    if topic in (Topic.PROGRAMS, Topic.DRIVER, Topic.CDI):
+        return (
+            "add the system extensions nvidia-container-toolkit and nvidia-open-gpu-kernel-modules of one release to "
+            "its image, then `talosctl upgrade`"
+        )
+    if topic in (Topic.KUBELET, Topic.KUBELET_CGROUP):
+        return f"change machine.kubelet.extraConfig with {_TALOS}"
+    return f"change the file /etc/cri/conf.d/20-customization.part in machine.files with {_TALOS}"
+
+
+def _kubespray(topic: Topic, engine: EngineName) -> str | None:
+    variable = {
+        Topic.ENGINE: _KUBESPRAY_ENGINES[engine],
+        Topic.KUBELET_CGROUP: _KUBESPRAY_CGROUPS,
+        Topic.ENGINE_CGROUP: _KUBESPRAY_CGROUPS,
+        Topic.KUBELET: "kubelet_config_extra_args",
+        Topic.SOCKET: "container_manager and cri_socket",
+    }.get(topic)
+    return None if variable is None else f"change {variable} in the inventory's group_vars, {_PLAYBOOK}"
+
+
+def _rancher(host: Host, topic: Topic) -> str | None:
+    name = host.value.lower()
+    options, restart = f"/etc/rancher/{name}/config.yaml", f"then restart {name}"
+    folder = f"/var/lib/rancher/{name}/agent/etc/containerd"
+    if topic in (Topic.KUBELET, Topic.KUBELET_CGROUP):
+        return f'write kubelet-arg: ["cgroup-driver=systemd"] into {options}, {restart}'
+    if topic is Topic.SOCKET:
+        return f"change container-runtime-endpoint in {options}, {restart}"
+    if topic in (Topic.ENGINE, Topic.ENGINE_CGROUP):
+        what = "set SystemdCgroup = true for each runtime in" if topic is Topic.ENGINE_CGROUP else "change"
+        return (
+            f"{host} makes its config.toml at each start: {what} {folder}/config-v3.toml.tmpl (config.toml.tmpl before "
+            f"containerd 2.0), or a drop-in in {folder}/config-v3.toml.d, {restart}"
+        )
+    return None
+
+
+_KIND: Final = rb"""(?m)^["']?kind["']?[ \t]*:"""
+
+
+def fault_of_form(path: str, text: bytes) -> tuple[int | None, str] | None:
+    """Return the line and why no engine can read a specification, None where nothing is wrong with its form."""
+    if not text.strip():
+        return 1, "is empty"
+    if path.endswith(".json"):
+        try:
+            json.loads(text)
+        except ValueError as error:
+            return getattr(error, "lineno", 1), f"is not valid JSON: {getattr(error, 'msg', error)}"
+        except RecursionError:
+            return 1, "is nested too deeply"
+    elif (tab := re.search(rb"(?m)^ *\t", text)) is not None:
+        return text.count(b"\n", 0, tab.start()) + 1, "is not valid YAML: a tab indents this line"
+    if cdi.version_of(text) is None and not re.search(rb'"cdiVersion"', text):
+        return 1, "has no cdiVersion"
+    return None if re.search(_KIND, text) or re.search(rb'"kind"', text) else (1, "has no kind")
+
+
+def paths_in(content: bytes) -> list[tuple[int, str]]:
+    """Return the lines and paths of the node that a CDI specification names: host paths, and programs of its hooks.
+
+    Of a device node the host path counts where it has one, else its path.
+    """
+    found: list[tuple[int, str]] = []
+    item: dict[str, tuple[int, str]] = {}
+    indent = -1
+
+    def close() -> None:
+        chosen = item.get("hostPath") or (None if "containerPath" in item else item.get("path"))
+        if chosen is not None and posixpath.isabs(chosen[1]):
+            found.append(chosen)
+        item.clear()
+
+    text = content.decode(errors="replace").strip("\ufeff")
+    in_one_line = text.lstrip().startswith("{") and "\n" not in text.strip()
+    if in_one_line:
+        text = text.replace("{", "\n{").replace(",", ",\n")
+    for number, line in enumerate(text.splitlines(), 1):
+        member = _MEMBER.match(line)
+        depth = len(line) - len(line.lstrip(" -"))
+        if depth < indent or line.lstrip().startswith(("- ", "{")):
+            close()
+        indent = depth
+        if member is not None:
+            item[member["key"]] = (1 if in_one_line else number, member["value"])
+    close()
+    return found
+
+
+_MEMBER: Final = patterns.lazy(
+    r"""\s*(?:-\s+|\{\s*)?["']?(?P<key>hostPath|containerPath|path)["']?\s*:\s*["']?(?P<value>[^"',\s]+)"""
+)

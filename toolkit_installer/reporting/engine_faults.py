@@ -1,0 +1,239 @@
+"""What is wrong with an engine beside its answer: its files, its low-level runtime, its cgroup driver. Reads only."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from toolkit_installer.documents import shown
+from toolkit_installer.documents.changes import ABSENT, Table, lookup, same
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import Live
+from toolkit_installer.engines.listed import Fault
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node import processes, trust
+from toolkit_installer.node.disk import look as disk
+from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt import memory
+from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt
+from toolkit_installer.reporting.status_form import FileFault
+from toolkit_installer.settings import EngineName
+from toolkit_installer.toolkit import wrappers
+
+if TYPE_CHECKING:
+    from toolkit_installer.engines.detect.kubelet import Kubelet
+
+
+_LONGEST_WORDS = 400
+_DEFAULTS = ("default-runtime", "default_runtime_name", "default_runtime")
+_USE_ONE = "write the same SystemdCgroup into the options of all runtimes (true where systemd manages the node)"
+"""For a kubelet that takes the engine's driver, and ignores its own setting: only containerd has more than one."""
+
+
+def find(node: Node, engine: EngineRecord, live: Live | None, changed: Sequence[str]) -> Iterator[FileFault]:
+    """Yield what is wrong, what keeps the engine from starting first; `changed`: managed files that are not ours."""
+    paths = {file.role: file.path for file in engine.files}
+    found = adapter_of(engine.name).faults(node, engine.socket, live, paths, as_written=not changed)
+    for fault in sorted(found, key=lambda fault: not fault.stops):
+        yield FileFault(_words(fault), fault.hint, stops=fault.stops, path=fault.path or None)
+    if live is not None:
+        if changed and not found:
+            yield from _refused(node, engine, live, changed)
+        yield from _without_runtime(engine, live)
+        yield from _other_cgroups(node, engine, live)
+
+
+def _refused(node: Node, engine: EngineRecord, live: Live, changed: Sequence[str]) -> Iterator[FileFault]:
+    """Yield that the engine's own program would not start with files that somebody changed, in its own words."""
+    words = adapter_of(engine.name).refusal(node, live.process) if live.process is not None else None
+    if words is None:
+        return
+    from toolkit_installer import foreign_words  # noqa: PLC0415  # of a file that is refused
+
+    shown = " ".join(foreign_words.of_program(words).split())[:_LONGEST_WORDS]
+    what = f"{', '.join(changed)}: refused by {engine.name}'s own program: {shown}"
+    yield FileFault(what, "correct what it names", stops=True, path=changed[0] if len(changed) == 1 else None)
+
+
+def _words(fault: Fault) -> str:
+    """Return a fault with its place, and without its hint."""
+    return str(ConfigurationError(fault.reason, path=fault.path or None, line=fault.line))
+
+
+def _without_runtime(engine: EngineRecord, live: Live) -> Iterator[FileFault]:
+    """Yield that the engine's own low-level runtime is not there; nothing where its PATH cannot be seen."""
+    if not engine.low_level or live.process is None:
+        return
+    name = engine.low_level[0]
+    root = processes.root_of(live.process)
+    folders = processes.environment(live.process).get("PATH", "").split(":")
+    places = [name] if posixpath.isabs(name) else [f"{each}/{name}" for each in folders if each.startswith("/")]
+    if not places or any(_may_be_there(root, place) for place in places):
+        return
+    where = "is not there" if posixpath.isabs(name) else "is in none of the folders of its PATH"
+    package = posixpath.basename(name)
+    yield FileFault(
+        f"its low-level runtime {name} {where}: no container starts",
+        f"install it again (its package is usually called {package}), or put its file back",
+        stops=True,
+    )
+
+
+def _may_be_there(root: Root, path: str) -> bool:
+    """Tell whether a process has something at a path, or that cannot be seen from here."""
+    try:
+        return disk.leads_somewhere(root.outside(root.canonical(path)))
+    except NodeError:
+        return True
+
+
+def _other_cgroups(node: Node, engine: EngineRecord, live: Live) -> Iterator[FileFault]:
+    """Yield that handlers put containers into control groups in another way than the kubelet has them made."""
+    from toolkit_installer.engines.detect import kubelet  # noqa: PLC0415  # of an engine that tells its driver
+
+    told = kubelet.cgroup_driver(node) if live.cgroup_drivers else None
+    if told is None or not _is_used_by(node, engine, told.kubelet):
+        return
+    names = live.cgroup_drivers.keys() & {*dict(engine.handlers), live.default or ""}
+    wanted, whose = told.driver, f"the kubelet's cgroup driver is {told.driver} ({told.told_by})"
+    asks = any(live.cgroup_drivers[name] != wanted for name in names) and kubelet.asks_for_cgroup_driver(
+        node, told, engine.name, live.release
+    )
+    if asks:
+        wanted = live.cgroup_drivers.get(live.default or "", wanted)
+        whose = f"the kubelet takes the cgroup driver of the default runtime {live.default}, {wanted}"
+    others = sorted(name for name in names if live.cgroup_drivers[name] != wanted)
+    if not others:
+        return
+    by_systemd = wanted == "systemd"
+    unit = live.process.unit if live.process is not None and live.process.unit is not None else str(engine.name)
+    mend_kubelet = (
+        f"write cgroupDriver: systemd into {told.file or 'its --config file'}, then `systemctl restart kubelet`"
+    )
+    change = adapter_of(engine.name).cgroup_switch(wanted) if by_systemd else _USE_ONE
+    mend_engine = f"{change}, then `systemctl restart {unit}` and `toolkit-installer refresh`"
+    effect = "the kubelet's limits do not count for its containers" if by_systemd else "none of its containers starts"
+    yield FileFault(
+        f"{whose}, and that of {', '.join(others)} is {'cgroupfs' if by_systemd else 'systemd'}: {effect}",
+        mend_engine if by_systemd or asks else mend_kubelet,
+        stops=not by_systemd,
+    )
+
+
+def _is_used_by(node: Node, engine: EngineRecord, user: Kubelet) -> bool:
+    """Tell whether an engine is the one that a kubelet uses. Raises NodeError."""
+    if engine.name is EngineName.DOCKER:
+        from toolkit_installer.engines.detect import kubelet  # noqa: PLC0415  # as above
+
+        return kubelet.reaches_docker_by_shim(node)
+    return user.socket is None or node.files.canonical(user.socket) == node.files.canonical(engine.socket)
+
+
+def lost(node: Node, engine: EngineRecord, file: FileRecord, handlers: Sequence[str]) -> tuple[str, ...]:
+    """Return in words what of ours is no longer in an engine's file, or says something else. Raises NodeError.
+
+    There is nothing to return of a file that cannot be read or parsed, which is a fault of its own.
+    """
+    adapter = adapter_of(engine.name)
+    try:
+        content = node.files.content(file.path)
+        document = adapter.parse(content) if content is not None else None
+        owned = memory.remembered(adapter, file, None).ownership.keys
+    except ConfigurationError:
+        return ()
+    if document is None:
+        return ()
+    words = (_lost(document, key.path, key.ours, handlers, item=key.item) for key in owned)
+    return tuple(dict.fromkeys(each for each in words if each))
+
+
+def _lost(document: Table, path: tuple[str, ...], ours: Any, handlers: Sequence[str], *, item: bool) -> str:
+    """Return in words what became of a value of ours, "" where it is there. Pure."""
+    found = lookup(document, path)
+    if item:
+        there = isinstance(found, list) and any(same(each, ours) for each in found)
+        return "" if there else f"{path[-1]} has lost the element that names our file"
+    if found is not ABSENT and same(found, ours):
+        return ""
+    name = next((part for part in path if part in handlers), None)
+    what = f"the handler {name}" if name is not None else ".".join(path)
+    if path[-1] in _DEFAULTS:
+        return f"the default runtime is no longer {ours}"
+    return f"{what} is gone" if found is ABSENT else f"{what} was changed"
+
+
+_CDI_RUNTIME = "nvidia-container-runtime.cdi"
+_CHOOSING_RUNTIME = "nvidia-container-runtime"
+"""It takes the mode that config.toml names."""
+_KIND = "nvidia.com/gpu"
+_FOLDERS = ("/etc/cdi", "/var/run/cdi")
+"""Where NVIDIA's runtime looks, and for which kind, where its config.toml says nothing."""
+_SPECIFICATIONS = (".yaml", ".json")
+_KIND_SAID = rb"""(?m)(?:^|[{,])[ \t]*["']?kind["']?[ \t]*:[ \t]*["']?([^"'\s,]+)"""
+
+
+def settings_of(node: Node, receipt: Receipt) -> Mapping[str, Any]:
+    """Return the `nvidia-container-runtime` table of the installed config.toml; {} for none that can be read."""
+    try:
+        content = node.files.content(f"{receipt.toolkit_folder}/{wrappers.CONFIG_NAME}")
+        table = tomllib.loads((content or b"").decode()).get("nvidia-container-runtime")
+    except (ConfigurationError, ValueError, RecursionError):
+        return {}  # it is damaged, which is said of the toolkit's files
+    return table if isinstance(table, dict) else {}
+
+
+def no_low_level_runtime(node: Node, settings: Mapping[str, Any], engines: Sequence[int]) -> str | None:
+    """Return in words that none of the low-level runtimes is there that NVIDIA's runtime would use; None: one is.
+
+    `engines` are the PIDs of the engines that run: one may see another root than the node's.
+    """
+    named = settings.get("runtimes")
+    names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
+    roots = [node.programs.root, *(Root(f"/proc/{pid}/root") for pid in engines)]
+    if not names or any(_is_there(node, roots, name) for name in names):
+        return None
+    looked_for = ", ".join(map(shown.named, names))
+    return f"none of the low-level runtimes is there that NVIDIA's runtime looks for: {looked_for}"
+
+
+def _is_there(node: Node, roots: Sequence[Root], name: str) -> bool:
+    if posixpath.isabs(name):
+        return any(trust.is_program(root, name) for root in roots)
+    return node.programs.find_program(name) is not None
+
+
+def without_devices(node: Node, settings: Mapping[str, Any], handlers: Mapping[str, str]) -> dict[str, str]:
+    """Return the handlers that find no CDI devices on this node, and why; `handlers` map names to executables."""
+    by_cdi = [name for name, path in handlers.items() if _is_by_cdi(path, settings)]
+    if not by_cdi:
+        return {}
+    modes = settings.get("modes")
+    cdi = modes.get("cdi") if isinstance(modes, dict) else None
+    table = cdi if isinstance(cdi, dict) else {}
+    kind, folders = table.get("default-kind", _KIND), table.get("spec-dirs", _FOLDERS)
+    if not isinstance(kind, str) or not isinstance(folders, list | tuple) or _is_specified(node, kind, folders):
+        return {}
+    why = f"no CDI specification of the kind {kind} is in {' or '.join(map(str, folders))}"
+    return dict.fromkeys(by_cdi, why)
+
+
+def _is_by_cdi(path: str, settings: Mapping[str, Any]) -> bool:
+    program = posixpath.basename(path)
+    return program == _CDI_RUNTIME or (program == _CHOOSING_RUNTIME and settings.get("mode") == "cdi")
+
+
+def _is_specified(node: Node, kind: str, folders: list[Any] | tuple[Any, ...]) -> bool:
+    for reader in node.readers():
+        for folder in folders:
+            for name in reader.list(str(folder)):
+                if name.endswith(_SPECIFICATIONS) and kind.encode() in _kinds(reader.content(f"{folder}/{name}")):
+                    return True
+    return False
+
+
+def _kinds(specification: bytes | None) -> list[bytes]:
+    return re.findall(_KIND_SAID, specification or b"")

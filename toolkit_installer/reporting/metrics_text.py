@@ -1,0 +1,193 @@
+"""What a run has done since it started, told by the lines of its log: reloads, how long they took, rollbacks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+REASONS = ("install", "rollback")
+"""What reloads are for."""
+
+
+class Counted(msgspec.Struct, frozen=True):
+    """Is remembered while the run sleeps."""
+
+    reloads: tuple[tuple[str, str, int], ...] = ()
+    """Engine, why, how often."""
+    away: tuple[tuple[str, float], ...] = ()
+    """Engine, seconds from its last reload until it served again."""
+    rollbacks: int = 0
+    result: str = ""
+    """The name of the exit code with which the last look ended; empty before the first."""
+    converged_at: float = 0.0
+    """When the node was last brought to where it should be, in seconds since 1970; 0: it was not."""
+    since: tuple[tuple[str, float], ...] = ()
+    """Engines that are being reloaded, with the time at which that began."""
+    phase: str = "install"
+    """What a reload is for now: install or rollback."""
+
+
+def heard(counted: Counted, line: Mapping[str, Any], at: float) -> Counted:
+    """Return what is counted after a line of the log, which was written at that time (seconds, of any clock)."""
+    event, engine = line.get("event"), str(line.get("engine", ""))
+    match event:
+        case "rollback":
+            return msgspec.structs.replace(counted, rollbacks=counted.rollbacks + 1, phase="rollback")
+        case "reloading":
+            reloads = {(name, why): count for name, why, count in counted.reloads}
+            key = engine, counted.phase
+            reloads[key] = reloads.get(key, 0) + 1
+            return msgspec.structs.replace(
+                counted,
+                reloads=tuple((*key, count) for key, count in reloads.items()),
+                since=_with(counted.since, engine, at),
+            )
+        case "engine-serves":
+            began = dict(counted.since).get(engine)
+            if began is None:
+                return counted
+            since = tuple(each for each in counted.since if each[0] != engine)
+            return msgspec.structs.replace(counted, away=_with(counted.away, engine, at - began), since=since)
+    return counted
+
+
+def ended(counted: Counted, code: str, converged_at: float | None = None) -> Counted:
+    """Return what is counted once a look has ended with this exit code's name.
+
+    `converged_at` is when the node was where it should be, in seconds since 1970; None: this look did not bring it
+    there.
+    """
+    at = counted.converged_at if converged_at is None else converged_at
+    return msgspec.structs.replace(counted, result=code, converged_at=at, since=(), phase="install")
+
+
+def plain(counted: Counted) -> dict[str, Any]:
+    """Return it as JSON has it."""
+    found: dict[str, Any] = msgspec.to_builtins(counted)
+    return found
+
+
+def understood(said: Any) -> Counted:
+    """Return what was remembered; nothing where it is not understood: a counter may begin anew."""
+    try:
+        return msgspec.convert(said, Counted)
+    except msgspec.ValidationError:
+        return Counted()
+
+
+def _with(pairs: tuple[tuple[str, float], ...], key: str, value: float) -> tuple[tuple[str, float], ...]:
+    return *(each for each in pairs if each[0] != key), (key, value)
+
+
+class Metrics(msgspec.Struct, frozen=True):
+    """How a node stands, and what a run has done there since it started."""
+
+    ready: bool
+    """Whether pods that ask for the handlers can be started."""
+    served: Mapping[str, bool] = {}
+    """Whether each engine serves the handlers, by its name."""
+    reloads: Mapping[tuple[str, str], int] = {}
+    """How often this run reloaded an engine, by the engine's name and why: install or rollback."""
+    away: Mapping[str, float] = {}
+    """Seconds from the last reload of an engine until it served again, by its name."""
+    rollbacks: int = 0
+    drifted: tuple[str, ...] = ()
+    """Managed files that somebody changed."""
+    result: str = "done"
+    """How the last look at the node ended: the name of an exit code; empty before the first."""
+    converged_at: float = 0.0
+    """When the node was last brought to where it should be, in seconds since 1970; 0: it was not."""
+    payload: str = ""
+    """The installed release, empty where none is."""
+    driver_usable: bool = True
+    reload_pending: bool = False
+    """Whether a reload is due and not allowed yet."""
+    damaged: int = 0
+    """How many of the toolkit's files are not what was put there."""
+    nri_connected: bool | None = None
+    """Whether the NRI plugin is connected, None where none is served."""
+
+
+def text(metrics: Metrics) -> str:
+    """Return the metrics as Prometheus reads them."""
+    return "".join(
+        [
+            _metric("ready", "Whether pods that ask for the handlers can be started.", [({}, metrics.ready)]),
+            _metric(
+                "engine_served",
+                "Whether the engine serves the handlers.",
+                [({"engine": name}, served) for name, served in sorted(metrics.served.items())],
+            ),
+            _metric(
+                "reloads_total",
+                "Reloads of the engine since the run started.",
+                [({"engine": name, "reason": why}, count) for (name, why), count in sorted(metrics.reloads.items())],
+                kind="counter",
+            ),
+            _metric(
+                "engine_away_seconds",
+                "Seconds from the last reload of the engine until it served again.",
+                [({"engine": name}, seconds) for name, seconds in sorted(metrics.away.items())],
+            ),
+            _metric(
+                "rollbacks_total",
+                "Changes that failed and were taken back since the run started.",
+                [({}, metrics.rollbacks)],
+                kind="counter",
+            ),
+            _metric(
+                "drift",
+                "1 for each managed file that somebody changed.",
+                [({"file": path}, 1) for path in sorted(metrics.drifted)],
+            ),
+            _metric(
+                "last_result",
+                "1 for the name of the exit code of the last look.",
+                [({"code": metrics.result}, 1)] if metrics.result else [],
+            ),
+            _metric(
+                "last_converge_timestamp_seconds",
+                "When the node was last brought to where it should be.",
+                [({}, metrics.converged_at)],
+            ),
+            _metric(
+                "payload_info",
+                "1 for the release of the installed toolkit.",
+                [({"version": metrics.payload}, 1)] if metrics.payload else [],
+            ),
+            _metric("driver_usable", "Whether the driver that is needed is usable.", [({}, metrics.driver_usable)]),
+            _metric("reload_pending", "Whether a reload is due and not allowed yet.", [({}, metrics.reload_pending)]),
+            _metric(
+                "toolkit_files_damaged",
+                "Files of the toolkit that are not what was put there.",
+                [({}, metrics.damaged)],
+            ),
+            _metric(
+                "nri_connected",
+                "Whether the engine asks the NRI plugin about each container.",
+                [({}, metrics.nri_connected)] if metrics.nri_connected is not None else [],
+            ),
+        ]
+    )
+
+
+def _metric(name: str, about: str, samples: Iterable[tuple[Mapping[str, str], float]], kind: str = "gauge") -> str:
+    """Return a metric with its samples: labels with a value."""
+    full = f"toolkit_installer_{name}"
+    lines = [f"# HELP {full} {about}", f"# TYPE {full} {kind}"]
+    for labels, value in samples:
+        pairs = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
+        lines.append(f"{full}{f'{{{pairs}}}' if pairs else ''} {_number(value)}")
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _escaped(text: str) -> str:
+    """Return a label's value as it is written between quotes; what is no UTF-8 is shown."""
+    plain = text.encode(errors="backslashreplace").decode()
+    return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if value == int(value) else repr(round(value, 3))

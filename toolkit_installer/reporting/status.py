@@ -1,0 +1,352 @@
+"""Looking at a node for `status`: what was installed, what became of it, and who serves it. Reads, and never writes."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Mapping
+
+import msgspec
+
+from toolkit_installer import __version__
+from toolkit_installer.applying import reload_windows
+from toolkit_installer.driver import gpus, roots
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.engines.common import answering, serving
+from toolkit_installer.node import clock, locks, trust
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
+from toolkit_installer.planning import other_installer, toolkit_state
+from toolkit_installer.planning.method import said
+from toolkit_installer.planning.observe import unserved
+from toolkit_installer.planning.other_installer import OtherInstaller
+from toolkit_installer.receipt import drift, schema
+from toolkit_installer.receipt.schema import AS_WRITTEN, EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.reporting import engine_faults, outcome
+from toolkit_installer.reporting import outcome as look_outcome
+from toolkit_installer.reporting.status_form import (
+    DriverHealth,
+    EngineHealth,
+    FileHealth,
+    Found,
+    LastLook,
+    LiveHealth,
+    MethodHealth,
+    PendingReload,
+    Places,
+    PluginHealth,
+    ProcessState,
+    SilentEngine,
+    ToolkitHealth,
+)
+from toolkit_installer.reporting.status_verdict import ABSENT
+from toolkit_installer.settings import PID_FILES, Method, Settings
+from toolkit_installer.waiting import plugin_protocol, refresh_command, wait
+from toolkit_installer.waiting.wait import Remembered
+
+_ASK_SECONDS = 5.0
+_DRIVER_SECONDS = 20.0
+
+
+def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt | None) -> Found:
+    """Return how the node stands; `receipt` is the one in `store`. Raises NodeError, ConfigurationError, Stopped."""
+    seen = gpus.find_gpus(node)
+    has_gpu = bool(seen.own) if seen.own or seen.known else None
+    other = other_installer.found(node, settings.toolkit.install_dir)
+    running, killed = _instances(node, settings, receipt, other)
+    remembered = wait.of_instance(running) if running is not None else None
+    told = dict(remembered.differences) if remembered is not None else {}
+    driver = _driver(node, settings, has_gpu=has_gpu)
+    toolkit = _toolkit(node, settings, receipt) if receipt is not None else None
+    engines = tuple(_engine(node, receipt, each, told) for each in receipt.asked()) if receipt is not None else ()
+    specifications = tuple(_file(node, file, told) for file in (receipt.specifications if receipt is not None else ()))
+    method = None
+    if receipt is not None and receipt.state is State.INSTALLED and engines:
+        against = [*_against(engines, driver, toolkit), *(_against_reading(specifications) if receipt.cdi else ())]
+        method = _method(node, receipt, engines, against)
+    return Found(
+        version=__version__,
+        looked_in=Places(settings.node_root or "/", f"{store.folder}/{schema.FILE}", settings.pid_file),
+        installed=receipt is not None and receipt.state is State.INSTALLED,
+        state=receipt.state.value if receipt is not None else ABSENT,
+        changed=_changed(node, store) if receipt is not None else None,
+        running_pid=running,
+        running_state=process_state(running) if running is not None else None,
+        receipt_gone=receipt is None and running is not None and toolkit_state.is_there(node, settings.toolkit.folder),
+        killed_pid=killed,
+        other_installer=str(other) if other is not None else None,
+        refresh=refresh_command.of_run(running) if running is not None else None,
+        last_look=_last_look(remembered),
+        pending_reload=_pending(remembered),
+        last_run=outcome.kept(node, _pid_files(settings, receipt), settings.ready_file),
+        gpus=seen.words,
+        has_gpu=has_gpu,
+        driver=driver,
+        toolkit=toolkit,
+        engines=engines,
+        specifications=specifications,
+        method=method,
+        plugin=_plugin(remembered),
+    )
+
+
+def _against(
+    engines: tuple[EngineHealth, ...], driver: DriverHealth | None, toolkit: ToolkitHealth | None
+) -> list[str]:
+    """Return what keeps a container from being given the GPU now, whichever way it asks."""
+    against = [f"{engine.name}: {'; '.join(engine.live.detail)}" for engine in engines if not engine.live.served]
+    if driver is not None and not driver.usable:
+        against.append("no driver is usable")
+    if toolkit is not None:
+        damaged = (*toolkit.missing, *(each.name for each in toolkit.damaged if each.certain))
+        against += [f"{name} is missing or damaged" for name in damaged]
+    return against
+
+
+def _against_reading(specifications: tuple[FileHealth, ...]) -> list[str]:
+    return [f"{file.path}: {file.state}" for file in specifications if file.state != AS_WRITTEN]
+
+
+def _method(node: Node, receipt: Receipt, engines: tuple[EngineHealth, ...], against: list[str]) -> MethodHealth:
+    """Return how containers get the GPU, what is against it now, and what they have to say for it. Raises NodeError."""
+    if receipt.cdi:
+        kinds = ", ".join(f"{_kind(file.path)}=all" for file in receipt.specifications)
+        asked_by = f"a CDI device, such as {kinds}" if kinds else "a CDI device"
+        why = said(Method.CDI, receipt.method_why)
+        return MethodHealth(str(Method.CDI), why, asked_by, not against, tuple(against))
+    handlers = {name: path for engine in receipt.engines for name, path in engine.handlers}
+    settings = engine_faults.settings_of(node, receipt)
+    running = [engine.live.pid for engine in engines if engine.live.pid is not None]
+    no_runtime = engine_faults.no_low_level_runtime(node, settings, running)
+    not_by = engine_faults.without_devices(node, settings, handlers)
+    giving = [name for name in handlers if name not in not_by]
+    against = [*against, *([no_runtime] if no_runtime is not None else [])]
+    against += [] if giving else list(dict.fromkeys(not_by.values()))
+    return MethodHealth(
+        str(Method.HANDLERS),
+        said(Method.HANDLERS, receipt.method_why),
+        f"the handler {' or '.join(giving or handlers)}",
+        not against,
+        tuple(against),
+        not_by if giving else {},
+        no_runtime,
+    )
+
+
+def _kind(path: str) -> str:
+    """Return the kind of a specification's devices, by the name of its file (`CdiSettings.path`)."""
+    return posixpath.basename(path).removesuffix(".yaml").replace("-", "/", 1)
+
+
+def _instances(
+    node: Node, settings: Settings, receipt: Receipt | None, other: OtherInstaller | None
+) -> tuple[int | None, int | None]:
+    """Return the PID of the running instance, under whichever of the program's names, and that of a killed one."""
+    paths = _pid_files(settings, receipt)
+    theirs = other.pid if other is not None else None
+    holders = (locks.holder(node.files, path) for path in dict.fromkeys([*paths, *PID_FILES]))
+    running = next((pid for pid in holders if pid not in (None, theirs)), None)
+    if running is not None:
+        return running, None
+    named = (locks.named(node.files, path) for path in paths)
+    return None, next((pid for pid in named if pid not in (None, theirs)), None)
+
+
+def _pid_files(settings: Settings, receipt: Receipt | None) -> list[str]:
+    """Return where the PID files of runs may be, under whichever of the program's names."""
+    return list(dict.fromkeys([settings.pid_file, *([receipt.pid_file] if receipt is not None else [])]))
+
+
+def _last_look(remembered: Remembered | None) -> LastLook | None:
+    """Return what the running instance remembers of its last look, None where it is at work, or remembers none."""
+    if remembered is None or not remembered.looked_at:
+        return None
+    outcome = look_outcome.parsed(remembered.look)
+    at = clock.text(remembered.looked_at)
+    if not remembered.failure:
+        return LastLook(at, None)
+    exit_code, file = (outcome.exit_code, outcome.file) if outcome is not None else (None, None)
+    return LastLook(at, remembered.failure, exit_code, file)
+
+
+def _pending(remembered: Remembered | None) -> PendingReload | None:
+    """Return the reload that the running instance waits for, None where it waits for none, or is at work."""
+    waits = reload_windows.understood(remembered.pending) if remembered is not None else None
+    if waits is None:
+        return None
+    opens = clock.text(waits.opens) if waits.opens is not None else None
+    return PendingReload(waits.engines, waits.reason, clock.text(waits.since), opens)
+
+
+def _plugin(remembered: Remembered | None) -> PluginHealth | None:
+    """Return how the NRI plugin stands, None where none is served, or the running instance is at work."""
+    if remembered is None or not remembered.plugin:
+        return None
+    stands = plugin_protocol.saved_status(remembered.plugin)
+    return PluginHealth(stands.connected, stands.engine or None, stands.reason or None)
+
+
+def _changed(node: Node, store: ReceiptStore) -> str | None:
+    status = node.files.own_status(f"{store.folder}/{schema.FILE}")
+    return None if status is None else clock.text(status.st_mtime)
+
+
+def _driver(node: Node, settings: Settings, *, has_gpu: bool | None) -> DriverHealth | None:
+    """Return how the driver stands that `run` would find.
+
+    None where none is to be expected: the node has no GPU, or nobody can tell, and there is nothing of a driver.
+    """
+    if has_gpu is False:
+        return None
+    seen = roots.find_driver(node, settings.toolkit, _DRIVER_SECONDS)
+    found = seen.driver
+    if found is None and has_gpu is None and seen.nothing_there:
+        return None
+    meant_for = roots.installed_root(node, settings.toolkit.folder)
+    if found is not None:
+        return DriverHealth(usable=True, root=found.root, version=found.version, wrong=(), meant_for=meant_for)
+    return DriverHealth(
+        usable=False,
+        root=None,
+        version=None,
+        wrong=seen.missing,
+        meant_for=meant_for,
+        hangs=seen.hangs,
+        absent=seen.nothing_there,
+    )
+
+
+def _toolkit(node: Node, settings: Settings, receipt: Receipt) -> ToolkitHealth:
+    damage = toolkit_state.damaged(node, settings, receipt)
+    missing = tuple(each.name for each in damage if each.what == toolkit_state.MISSING)
+    damaged = tuple(each for each in damage if each.what != toolkit_state.MISSING)
+    return ToolkitHealth(receipt.toolkit_folder, len(receipt.toolkit_files), missing, damaged, receipt.release)
+
+
+def _engine(node: Node, receipt: Receipt, engine: EngineRecord, told: Mapping[str, str]) -> EngineHealth:
+    files = tuple(_engine_file(node, engine, file, told) for file in engine.files)
+    health, live = _live(node, receipt, engine)
+    changed = [file.path for file in files if file.state != AS_WRITTEN]
+    return EngineHealth(
+        str(engine.name),
+        engine.socket,
+        dict(engine.handlers),
+        engine.default,
+        files,
+        health,
+        tuple(engine_faults.find(node, engine, live, changed)),
+        explain(node, engine, health.detail[0]) if live is None else None,
+    )
+
+
+def _live(node: Node, receipt: Receipt, engine: EngineRecord) -> tuple[LiveHealth, Live | None]:
+    """Return how the engine stands, and its answer, None where it gave none."""
+    adapter = adapter_of(engine.name)
+    if serving.starts_when_asked(node, engine.name, engine.socket):
+        stopped = "it is not running, and systemd starts it as soon as anybody asks it"
+        return LiveHealth(answers=False, served=None, detail=(stopped,)), None
+    try:
+        live = adapter.ask(node, engine.socket, _ASK_SECONDS)
+    except EngineSilentError as error:
+        return LiveHealth(answers=False, served=None, detail=(error.reason,)), None
+    wrong = tuple(unserved(node, receipt, engine, live))
+    reads = adapter.reads_instead(node, live, {file.role: file.path for file in engine.files}) if wrong else ""
+    health = LiveHealth(
+        answers=True,
+        served=not wrong,
+        detail=wrong,
+        default=live.default,
+        version=live.version,
+        own=tuple(sorted(live.own)),
+        pid=live.process.pid if live.process is not None else None,
+        since=clock.text(live.process.started) if live.process is not None else None,
+        reads=reads or None,
+    )
+    return health, live
+
+
+def _engine_file(node: Node, engine: EngineRecord, file: FileRecord, told: Mapping[str, str]) -> FileHealth:
+    """Return how an engine's file stands, and what of ours is no longer in it."""
+    health = _file(node, file, told)
+    if health.state == AS_WRITTEN:
+        return health
+    return msgspec.structs.replace(health, lost=engine_faults.lost(node, engine, file, list(dict(engine.handlers))))
+
+
+def _file(node: Node, file: FileRecord, told: Mapping[str, str]) -> FileHealth:
+    """Return how a file stands; `told` is what the waiting instance saw, which may be a look behind."""
+    state = drift.state_of(node, file)
+    return FileHealth(file.path, state, told.get(file.path) if state != AS_WRITTEN else None)
+
+
+_PROPERTIES = ("LoadState", "ActiveState", "SubState", "Result", "InactiveExitTimestamp")
+_LOG_LINES = 3
+_READ_LINES = 20
+_LONGEST_LINE = 300
+_STOPPED, _IN_KERNEL = "Tt", "D"
+"""States of proc_pid_stat(5): stopped by a signal or by a debugger, and waiting in the kernel."""
+_LEVEL = r'^(?:time="?[^" ]*"? )?level=\w+ (?:msg=)?|^\S+ dockerd\[\d+\]: '
+
+
+def explain(node: Node, engine: EngineRecord, heard: str) -> SilentEngine:
+    """Return why an engine does not answer, as far as its process and systemd show it.
+
+    `heard` is how the question ended. The lines of its log may quote its files: values that may be secret are hidden.
+    """
+    process = serving.process_of(node, engine.name, engine.socket)
+    unit, told = _unit(node, engine, process)
+    state = _state(process, heard)
+    active = told.get("ActiveState", "")
+    is_masked = told.get("LoadState") == "masked"
+    # of a unit that somebody stopped, the last lines are those of an ordinary end
+    wants_log = (
+        unit is not None and not is_masked and (active not in ("", "inactive") and state is not ProcessState.STOPPED)
+    )
+    return SilentEngine(
+        pid=process.pid if process is not None else None,
+        process=state,
+        unit=unit,
+        unit_state="masked" if is_masked and active != "active" else active or None,
+        result=None if told.get("Result") in (None, "", "success") else told["Result"],
+        log=_log(node, unit, told.get("InactiveExitTimestamp", "")) if unit is not None and wants_log else (),
+    )
+
+
+def process_state(pid: int) -> ProcessState | None:
+    """Return whether a process is stopped, or waits in the kernel; None: neither, or it is gone."""
+    letter = trust.state_of(pid)
+    if letter and letter in _STOPPED:
+        return ProcessState.STOPPED
+    return ProcessState.IN_KERNEL if letter == _IN_KERNEL else None
+
+
+def _state(process: Process | None, heard: str) -> ProcessState | None:
+    """Return the state of an engine's process, None where none runs, or it refuses to answer without hanging."""
+    if process is None:
+        return None
+    return process_state(process.pid) or (ProcessState.SILENT if heard.endswith(answering.SILENCE) else None)
+
+
+def _unit(node: Node, engine: EngineRecord, process: Process | None) -> tuple[str | None, dict[str, str]]:
+    """Return the engine's unit and what systemd says of it; nothing where there is none, or systemd does not tell."""
+    units = serving.usual_units(engine.name, engine.socket)
+    if process is not None and process.unit is not None:
+        units = [process.unit]
+    known = node.services.properties(units, _PROPERTIES) if units else None
+    for unit, told in (known or {}).items():
+        if told.get("LoadState") not in (None, "", "not-found"):
+            return unit, told
+    return None, {}
+
+
+def _log(node: Node, unit: str, since: str) -> tuple[str, ...]:
+    """Return the last lines of a unit's log that tell of trouble, as people may see them."""
+    from toolkit_installer import foreign_words  # noqa: PLC0415  # of an engine that fails
+
+    lines = node.services.trouble(unit, since, _READ_LINES) if since else []
+    # that the unit has failed is known; why, the program itself says
+    own = [line for line in lines if not line.startswith((f"{unit}: ", "Failed to start "))] or lines
+    shown = (foreign_words.of_program(re.sub(_LEVEL, "", line)) for line in own[-_LOG_LINES:])
+    return tuple(" ".join(line.split())[:_LONGEST_LINE] for line in shown)

@@ -1,0 +1,284 @@
+"""What is found on a node, judged: OK, DEGRADED or BROKEN, why, and what to do. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import msgspec
+
+from toolkit_installer.errors import ExitCode
+from toolkit_installer.planning.toolkit_state import Damage
+from toolkit_installer.receipt.schema import AS_WRITTEN
+from toolkit_installer.reporting.outcome import LastRun
+from toolkit_installer.reporting.status_form import (
+    EngineHealth,
+    FileHealth,
+    Found,
+    Health,
+    ProcessState,
+    Reason,
+    Verdict,
+)
+
+ABSENT, INSTALLED = "absent", "installed"
+_INSTALL = "`toolkit-installer plan` shows what `run` would do, `run` does it"
+_WAITS = "the running instance makes it once that is over; one with `--reload-when now` makes it at once"
+_AGAIN = "mend that, and start it again: a run that succeeds makes this go"
+_CONNECTS = "it connects by itself once the engine serves NRI; its log, and the engine's, say more"
+_NO_DRIVER = "install the driver, or look at the driver container's log"
+_DRIVER_FAILS = "`modprobe nvidia` loads its module; `dmesg | grep -i nvrm`, or the driver container's log, has more"
+_GPU_HANGS = "`dmesg | grep -iE 'nvrm|xid'` says why; a GPU that does not come back needs a reboot of the node"
+_START_IT = "look at the engine's own log, and start it"
+_ONE_OF_THEM = "stop one of the two, as each undoes what the other does: delete its pod, or `kill` its PID; then "
+_FIND_RUNTIME = "install one of them, then `toolkit-installer run`, which writes down the path of the one it finds"
+_LOOK_AT_LOG = "look at the log of the running instance"
+SEVERITY = list(Verdict)
+"""The better first; a verdict's place here is the exit code of `status --check`."""
+
+
+def judged(found: Found) -> Health:
+    """Return the verdict on what was found, the gravest reasons first."""
+    reasons = list(_reasons(found))
+    look = found.last_look
+    if reasons or look is None or not _is_over(found, look.exit_code, look.file):
+        reasons += _failure(found)
+    reasons.sort(key=lambda reason: -SEVERITY.index(reason.verdict))
+    verdict = reasons[0].verdict if reasons else Verdict.OK
+    return Health(verdict=verdict, reasons=tuple(reasons), **msgspec.structs.asdict(found))
+
+
+def _reasons(found: Found) -> Iterator[Reason]:
+    """Yield what keeps a node from being OK."""
+    if found.other_installer is not None:
+        what = f"another installer is at work on this node: {found.other_installer}"
+        harmed = found.toolkit is not None and (found.toolkit.missing or found.toolkit.damaged)
+        yield Reason(
+            Verdict.BROKEN if harmed else Verdict.DEGRADED,
+            what,
+            f"{_ONE_OF_THEM}`{_looks_again(found)}` puts ours right",
+        )
+    if found.running_state is ProcessState.STOPPED:
+        what = f"the running instance (PID {found.running_pid}) is stopped (SIGSTOP): it looks after nothing"
+        yield Reason(Verdict.DEGRADED, what, f"`kill -CONT {found.running_pid}` lets it go on")
+    if found.pending_reload is not None:
+        waits = found.pending_reload
+        what = f"a reload of {', '.join(waits.engines)} is pending since {waits.since}: {waits.reason}"
+        yield Reason(Verdict.DEGRADED, what, _WAITS)
+    if found.last_run is not None and counts(found):
+        what = f"the last `{found.last_run.command}` failed at {found.last_run.ended}: {said(found.last_run)}"
+        yield Reason(Verdict.DEGRADED, what, found.last_run.remedy or _AGAIN)
+    if found.state == ABSENT:
+        yield from _not_installed(found)
+    elif found.state != INSTALLED:
+        yield _half_way(found)
+    else:
+        yield from _installed(found)
+
+
+def _failure(found: Found) -> Iterator[Reason]:
+    """Yield that the running instance failed when it last had something to do."""
+    if found.last_look is not None and found.last_look.failure:
+        what = f"the running instance could not do its work at {found.last_look.at}: {found.last_look.failure}"
+        yield Reason(Verdict.DEGRADED, what, f"`{_looks_again(found)}` has it try again; its log says more")
+
+
+def _looks_again(found: Found) -> str:
+    """Return the command after which the node is as it should be: by the instance that runs, or by a new one."""
+    return found.refresh or "toolkit-installer run"
+
+
+def _fitting(found: Found, remedy: str) -> str:
+    """Return a remedy with the command `refresh` in the form for where the run is."""
+    return remedy.replace("`toolkit-installer refresh`", f"`{_looks_again(found)}`")
+
+
+def _repair(found: Found) -> str:
+    return f"`{_looks_again(found)}` puts it right"
+
+
+def _put_back(found: Found) -> str:
+    repairs = ", and so does --on-drift repair by itself" if found.refresh is not None else ""
+    return f"`plan` shows the difference; `{_looks_again(found)}` puts the handlers back{repairs}"
+
+
+def counts(found: Found) -> bool:
+    """Tell whether what the last run came to is a reason for the verdict.
+
+    Not while another one is at work; nor on a node that is installed, if all it was is a mistyped command line, or its
+    cause is gone.
+    """
+    ended = found.last_run
+    mistyped = ended is not None and ended.exit_code == ExitCode.USAGE and found.state == INSTALLED
+    return ended is not None and found.running_pid is None and not mistyped and not is_over(found)
+
+
+def is_over(found: Found) -> bool:
+    """Tell whether the cause of what the last run failed at is gone from an installed node on which all is right.
+
+    That can be told of an engine that was down, and of an engine's file that could not be used.
+    """
+    ended = found.last_run
+    return ended is not None and _is_over(found, ended.exit_code, ended.file)
+
+
+def _is_over(found: Found, exit_code: int | None, file: str | None) -> bool:
+    if found.state != INSTALLED:
+        return False
+    managed = {file.path for engine in found.engines for file in engine.files}
+    seen = exit_code == ExitCode.BAD_CONFIGURATION and file in managed
+    return (seen or exit_code == ExitCode.ENGINE_DOWN) and next(_installed(found), None) is None
+
+
+def said(ended: LastRun) -> str:
+    """Return in words what a run said last, with the place that it names."""
+    place = "" if ended.file is None else ended.file if ended.line is None else f"{ended.file}:{ended.line}"
+    return f"{place}: {ended.reason}" if place else ended.reason
+
+
+def _not_installed(found: Found) -> Iterator[Reason]:
+    if found.receipt_gone:
+        receipt = found.looked_in.receipt
+        what = f"{receipt} is gone, the record of what PID {found.running_pid} has installed: it cannot be reverted"
+        yield Reason(Verdict.DEGRADED, what, f"`{_looks_again(found)}` rebuilds it")
+        return
+    if found.has_gpu is False or found.pending_reload is not None:
+        return
+    if found.running_pid is not None:
+        what = f"nothing is installed, although an instance runs (PID {found.running_pid})"
+        yield Reason(Verdict.DEGRADED, what, _LOOK_AT_LOG)
+    else:
+        gpu = "the node has a GPU, and nothing" if found.has_gpu else "nothing"
+        yield Reason(Verdict.DEGRADED, f"{gpu} is installed", _INSTALL)
+
+
+def _half_way(found: Found) -> Reason:
+    doing = "changed" if found.state == "applying" else "reverted"
+    if found.running_pid is not None:
+        return Reason(Verdict.DEGRADED, f"PID {found.running_pid} has the node {doing} right now", "ask again later")
+    what = f"a run was killed, or failed, while the node was {doing}"
+    return Reason(Verdict.BROKEN, what, "`toolkit-installer run` finishes the work, `uninstall` reverts it")
+
+
+def _installed(found: Found) -> Iterator[Reason]:
+    if found.killed_pid is not None and found.running_pid is None:
+        what = f"the instance that waited here (PID {found.killed_pid}) was killed, and the node stays configured"
+        yield Reason(Verdict.DEGRADED, what, "start it again, or `toolkit-installer uninstall` to revert the node")
+    if found.toolkit is not None:
+        if found.toolkit.missing:
+            missing = ", ".join(found.toolkit.missing)
+            yield Reason(Verdict.BROKEN, f"files are missing in {found.toolkit.folder}: {missing}", _repair(found))
+        for words, certain in together(found.toolkit.damaged):
+            verdict = Verdict.BROKEN if certain else Verdict.DEGRADED
+            yield Reason(verdict, f"{found.toolkit.folder}/{words}", _repair(found))
+    for engine in found.engines:
+        yield from _engine(found, engine)
+    if found.method is not None and found.method.no_runtime is not None:
+        yield Reason(Verdict.BROKEN, found.method.no_runtime, _FIND_RUNTIME)
+    if found.plugin is not None and not found.plugin.connected:
+        what = f"the NRI plugin is not connected, so containers get no devices from it: {found.plugin.reason}"
+        yield Reason(Verdict.BROKEN, what, _CONNECTS)
+    for specification in found.specifications:
+        if specification.state != AS_WRITTEN:
+            yield Reason(Verdict.DEGRADED, f"{specification.path}: {specification.state}", _repair(found))
+    yield from _driver(found)
+
+
+def together(damaged: Iterable[Damage]) -> Iterator[tuple[str, bool]]:
+    """Yield what became of files of the toolkit, those that became the same together, and whether that is certain."""
+    names: dict[tuple[str, bool], list[str]] = {}
+    for file in damaged:
+        names.setdefault((file.what, file.certain), []).append(file.name)
+    for (what, certain), each in names.items():
+        yield f"{each[0] if len(each) == 1 else '{' + ','.join(each) + '}'}: {what}", certain
+
+
+def _driver(found: Found) -> Iterator[Reason]:
+    driver = found.driver
+    if driver is None:
+        return
+    verdict = Verdict.BROKEN if found.has_gpu else Verdict.DEGRADED
+    if not driver.usable:
+        why = "; ".join(driver.wrong)
+        what = "nvidia-smi hangs, so the driver or a GPU does" if driver.hangs else "no driver is usable"
+        remedy = _GPU_HANGS if driver.hangs else _NO_DRIVER if driver.absent else _DRIVER_FAILS
+        yield Reason(verdict, f"{what}: {why}", remedy)
+    elif driver.meant_for is not None and driver.meant_for != driver.root:
+        what = f"the usable driver is in {driver.root}, and the toolkit takes it from {driver.meant_for}"
+        yield Reason(verdict, what, "start `run` again, with --driver-root auto or the right one")
+
+
+def _engine(found: Found, engine: EngineHealth) -> Iterator[Reason]:
+    for fault in engine.faults:
+        if fault.stops:
+            starts = "" if engine.live.answers else f", then `systemctl restart {_unit(engine)}`"
+            why = f"; {engine.name} cannot start with it" if fault.path is not None else ""
+            remedy = f"{_fitting(found, fault.remedy)}{starts}"
+            yield Reason(Verdict.BROKEN, f"{engine.name}: {fault.what}{why}", remedy)
+    detail = "; ".join(engine.live.detail)
+    # a run refuses a file that cannot be parsed, so it puts nothing back
+    faulty = {fault.path for fault in engine.faults if fault.stops}
+    changed = [file for file in engine.files if file.state != AS_WRITTEN and file.path not in faulty]
+    if not engine.live.answers:
+        yield _silent(engine, detail)
+    elif engine.live.reads is not None:
+        files = ", ".join(file.path for file in engine.files)
+        what = f"the running {engine.name} (PID {engine.live.pid}) reads {engine.live.reads}, and not {files}"
+        remedy = f"start it with its former configuration, or start `run` again, with --config for {engine.live.reads}"
+        yield Reason(Verdict.BROKEN, what, remedy)
+    elif not engine.live.served and changed:
+        # it reads what somebody wrote there, so a restart changes nothing
+        yield Reason(Verdict.BROKEN, f"{engine.name}: {detail}; {'; '.join(map(_change, changed))}", _put_back(found))
+    elif not engine.live.served:
+        what = f"{engine.name} does not serve what its files say: {detail}"
+        yield Reason(Verdict.BROKEN, what, "it has to take its configuration over: restart it, or start `run` again")
+    for fault in engine.faults:
+        if not fault.stops:
+            yield Reason(Verdict.DEGRADED, f"{engine.name}: {fault.what}", _fitting(found, fault.remedy))
+    if engine.live.served is not False or engine.live.reads is not None:
+        yield from (Reason(Verdict.DEGRADED, _change(file), _put_back(found)) for file in changed)
+
+
+def _change(file: FileHealth) -> str:
+    """Return how a file that somebody changed stands."""
+    return f"{file.path}: {file.state}{': ' if file.lost else ''}{', '.join(file.lost)}"
+
+
+def _unit(engine: EngineHealth) -> str:
+    return engine.name if engine.silent is None or engine.silent.unit is None else engine.silent.unit
+
+
+def _silent(engine: EngineHealth, detail: str) -> Reason:
+    """Return why an engine does not answer, and the command that starts it."""
+    seen = engine.silent
+    if seen is None:
+        return Reason(Verdict.BROKEN, f"{engine.name} on {engine.socket}: {detail}", _START_IT)
+    unit = _unit(engine)
+    if seen.process is ProcessState.STOPPED:
+        what = f"{engine.name} (PID {seen.pid}) is stopped (SIGSTOP): it answers nobody"
+        return Reason(Verdict.BROKEN, what, f"`kill -CONT {seen.pid}` lets it go on")
+    if seen.process is not None:
+        hangs = " and hangs in the kernel" if seen.process is ProcessState.IN_KERNEL else ""
+        what = f"{engine.name} (PID {seen.pid}) runs{hangs} and does not answer on {engine.socket}: {detail}"
+        return Reason(
+            Verdict.BROKEN, what, f"`journalctl -u {unit}` is its log; `systemctl restart {unit}` ends a hang"
+        )
+    if seen.unit is None or seen.unit_state is None or seen.pid is not None:
+        return Reason(Verdict.BROKEN, f"{engine.name} on {engine.socket}: {detail}", _START_IT)
+    log = f"; its log says: {' | '.join(seen.log)}" if seen.log else ""
+    result = f" ({seen.result})" if seen.result is not None else ""
+    what = f"{engine.name} does not run: {unit} {_STATES.get(seen.unit_state, f'is {seen.unit_state}')}{result}{log}"
+    return Reason(Verdict.BROKEN, what, _STARTS.get(seen.unit_state, _LOG_AND_START).format(unit=unit))
+
+
+_STATES = {
+    "masked": "is masked, so that nothing starts it",
+    "failed": "has failed",
+    "inactive": "is inactive: it was stopped, or never started",
+    "activating": "is activating: systemd starts it again and again, or it takes its time",
+}
+"""What systemd's words for the state of a unit mean."""
+_STARTS = {
+    "masked": "`systemctl unmask {unit} && systemctl start {unit}`",
+    "inactive": "`systemctl start {unit}`",
+}
+_LOG_AND_START = "`journalctl -u {unit}` has all of it; end the cause, then `systemctl restart {unit}`"

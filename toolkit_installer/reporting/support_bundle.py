@@ -1,0 +1,268 @@
+"""What a report has of the node: configurations, the receipt, the toolkit, the engines' logs, the kernel. Reads only.
+
+Each part is for itself: what cannot be looked at is said, and leaves the others as they are. What a part is, such as
+somebody's file, decides what of it is hidden.
+"""
+
+from __future__ import annotations
+
+import enum
+import gzip
+import io
+import json
+import stat
+import sys
+import tarfile
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Any
+
+from toolkit_installer import foreign_words
+from toolkit_installer.documents import diff
+from toolkit_installer.documents.hiding import mask
+from toolkit_installer.engines import registry
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import Inspection, Live
+from toolkit_installer.engines.common import serving
+from toolkit_installer.engines.detect import decide
+from toolkit_installer.engines.target import EngineTarget
+from toolkit_installer.errors import ConfigurationError, InstallerError
+from toolkit_installer.node import clock, kernel
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt import schema, trust
+from toolkit_installer.receipt.schema import FileRecord, Receipt
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.reporting import versions
+from toolkit_installer.settings import EngineName, Settings
+from toolkit_installer.toolkit import wrappers
+
+LOG_LINES = 300
+_OWN_UNIT = "toolkit-installer.service"
+_KUBELET_UNIT = "kubelet.service"
+_OF_OTHERS = frozenset({"ours", "prior", "xattrs", "sha256", "written"})
+"""Fields of the receipt that hold parts of engines' files, and digests, by which passwords could be tried out."""
+
+ABOUT = """This is a report of toolkit-installer about one node, for whoever is to find out what is wrong with it.
+
+Of other people's files, command lines and variables, the values of keys that are known to be harmless are shown, and
+**** stands for all others. Services' logs are shown but for these values. Look through the files all the same before
+you hand them on: logs may say what stands in no file, and there are names of hosts, registries and files.
+
+status.json     how the node stands (docs/status.md)
+diagnose.txt    illnesses of the node: file and line, what each causes, what ends it (docs/diagnose.md)
+plan.txt        what `run`, with the options and variables that `report` was given, would change
+detect.json     which engine is found, and why
+about.json      versions, and the time
+missing.txt     which parts could not be made, and why; absent if there are all
+engines/        of each engine: what it answers, its files, and how they differ from before the installation
+toolkit/        the toolkit's configuration, and a list of its files
+receipt.txt     what the installer remembers; values from engines' files are left out
+journal/        the last lines of the services' logs
+kernel.txt      what the kernel says of itself
+"""
+
+
+class Part(enum.Enum):
+    """What a text of a report is."""
+
+    OWN = "this program's own words"
+    CLEAN = "this program's own words, with values that are shown alone"
+    FILE = "somebody's file"
+    WORDS = "a program's words"
+
+
+_SHOWN: Mapping[Part, Callable[[str], str]] = {
+    Part.OWN: foreign_words.own,
+    Part.CLEAN: str,
+    Part.FILE: mask,
+    Part.WORDS: foreign_words.of_program,
+}
+
+
+class Gathering:
+    """The texts of a report, by file name; and which could not be made."""
+
+    def __init__(self) -> None:
+        self.texts: dict[str, tuple[Part, str]] = {}
+        self.missing: dict[str, str] = {}
+
+    def add(self, name: str, part: Part, make: Callable[[], str | None]) -> None:
+        """Make a text, None where there is nothing to say."""
+        try:
+            text = make()
+        except (InstallerError, OSError) as error:
+            self.missing[name] = str(error)
+            return
+        if text is not None:
+            self.texts[name] = (part, text)
+
+    def finished(self) -> dict[str, str]:
+        """Return all texts as people may see them, and what is missing among them."""
+        if self.missing:
+            self.texts["missing.txt"] = (Part.OWN, "".join(f"{name}: {why}\n" for name, why in self.missing.items()))
+        return {"README.txt": ABOUT, **{name: _SHOWN[part](text) for name, (part, text) in self.texts.items()}}
+
+
+def would_be_started(node: Node, settings: Settings, receipt: Receipt | None) -> str | None:
+    """Return why nothing may be asked of the engines: to ask would start one that somebody stopped. None: all may."""
+    sockets = {(record.name, record.socket) for record in (receipt.asked() if receipt is not None else ())}
+    asked = settings.asked_of(EngineName.DOCKER).socket
+    sockets.add((EngineName.DOCKER, asked or registry.usual_row(EngineName.DOCKER).socket))
+    stopped = sorted(socket for name, socket in sockets if serving.starts_when_asked(node, name, socket))
+    if not stopped:
+        return None
+    return f"the engine on {', '.join(stopped)} does not run, and systemd would start it for whoever asks it"
+
+
+def gather(node: Node, settings: Settings, store: ReceiptStore, gathering: Gathering) -> None:
+    """Put all parts into `gathering` that need nothing but the node."""
+    receipt: Receipt | None = None
+    try:
+        receipt = trust.load(node, store)
+    except InstallerError as error:
+        gathering.missing["receipt.txt"] = str(error)
+    gathering.add("about.json", Part.OWN, lambda: _json(_about(node)))
+    gathering.add(
+        "kernel.txt", Part.WORDS, lambda: "".join(f"=== {name}\n{text}\n" for name, text in kernel.facts().items())
+    )
+    gathering.add("receipt.txt", Part.OWN, lambda: _json(_receipt(receipt)) if receipt is not None else None)
+    folder = receipt.toolkit_folder if receipt is not None else settings.toolkit.folder
+    gathering.add("toolkit/files.txt", Part.OWN, lambda: _listing(node, folder))
+    gathering.add("toolkit/config.toml", Part.FILE, partial(_file, node, f"{folder}/{wrappers.CONFIG_NAME}"))
+    units = _engines(node, settings, store, receipt, gathering)
+    for unit in dict.fromkeys([*units, _KUBELET_UNIT, _OWN_UNIT]):
+        gathering.add(f"journal/{unit}.txt", Part.WORDS, partial(node.services.log, unit, LOG_LINES))
+
+
+def _engines(
+    node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt | None, gathering: Gathering
+) -> list[str]:
+    """Add what there is of each engine; return the units that they may run in."""
+    targets: tuple[EngineTarget, ...] = ()
+    stopped = would_be_started(node, settings, receipt)
+    try:
+        recorded = [each.name for each in receipt.asked()] if receipt is not None else []
+        targets = decide.detect(node, settings, recorded=recorded) if stopped is None else ()
+    except ConfigurationError as error:
+        gathering.missing["engines"] = str(error)
+    if stopped is not None:
+        gathering.missing["engines"] = stopped
+    units = [unit for name in registry.names() for unit in registry.usual_row(name).units]
+    for target in targets:
+        units += target.distribution.units if target.distribution is not None else ()
+        try:
+            inspection = adapter_of(target.name).inspect(node, target)
+        except InstallerError as error:
+            gathering.missing[f"engines/{target.name}"] = str(error)
+            continue
+        units += [unit for unit in [inspection.process.unit if inspection.process is not None else None] if unit]
+        _inspected(f"engines/{target.name}", inspection, gathering)
+    for record in receipt.engines if receipt is not None else ():
+        for file in record.files:
+            place = f"engines/{record.name}"
+            gathering.add(f"{place}/files{file.path}", Part.FILE, partial(_file, node, file.path))
+            gathering.add(f"{place}/since-before{file.path}.diff", Part.OWN, partial(_change, node, store, file))
+    return units
+
+
+def _inspected(place: str, inspection: Inspection, gathering: Gathering) -> None:
+    """Add an engine's answer and its files, those that they import too."""
+    answer = _live(inspection.live) if inspection.live is not None else {"silent": inspection.silence}
+    gathering.add(f"{place}/answer.json", Part.OWN, lambda: _json({"socket": inspection.socket, **answer}))
+    files = [(file.path, file.content) for file in inspection.files]
+    for path, content in [*files, *inspection.imported]:
+        gathering.add(f"{place}/files{path}", Part.FILE, partial(_text, content))
+
+
+def _live(live: Live) -> dict[str, Any]:
+    process = live.process
+    return {
+        "version": live.version,
+        "handlers": {name: live.handlers[name] for name in sorted(live.handlers)},
+        "default": live.default,
+        "own": sorted(live.own),
+        "process": None if process is None else {"pid": process.pid, "name": process.name, "unit": process.unit},
+    }
+
+
+def _change(node: Node, store: ReceiptStore, file: FileRecord) -> str | None:
+    """Return how a file differs from what stood there before the installation."""
+    before = store.original(file.before) if file.before is not None else None
+    return diff.unified(file.path, before, node.files.content(file.path)) or None
+
+
+def _about(node: Node) -> dict[str, Any]:
+    release = node.files.content("/etc/os-release") or node.files.content("/usr/lib/os-release")
+    return {
+        "toolkit-installer": versions.own(),
+        "payload": versions.image_payload(),
+        "python": sys.version,
+        "made": clock.text(clock.now()),
+        "node root": node.root.folder,
+        "os-release": (_text(release) or "").splitlines(),
+    }
+
+
+def _receipt(receipt: Receipt) -> object:
+    return _without(json.loads(schema.encode(receipt)), _OF_OTHERS)
+
+
+def _without(value: Any, names: Iterable[str]) -> Any:
+    """Return a JSON value in which what has one of these names is only said to be there."""
+    if isinstance(value, dict):
+        return {key: "(left out)" if key in names and item else _without(item, names) for key, item in value.items()}
+    return [_without(item, names) for item in value] if isinstance(value, list) else value
+
+
+def _listing(node: Node, folder: str) -> str | None:
+    """Return one line for each file of the folder: mode, owner, size, time and name."""
+    lines = []
+    for name in sorted(node.files.list(folder)):
+        status = node.files.own_status(f"{folder}/{name}")
+        if status is not None:
+            mode, when = stat.filemode(status.st_mode), clock.text(status.st_mtime)
+            lines.append(f"{mode} {status.st_uid}:{status.st_gid} {status.st_size:>10} {when} {name}\n")
+    return "".join(lines) if lines else None
+
+
+def _file(node: Node, path: str) -> str | None:
+    return _text(node.files.content(path))
+
+
+def _text(content: bytes | None) -> str | None:
+    return None if content is None else content.decode(errors="backslashreplace")
+
+
+def _json(value: object) -> str:
+    return f"{json.dumps(value, indent=2)}\n"
+
+
+FOLDER = "toolkit-installer-report"
+"""The folder in the archive that has all files."""
+LONGEST = 1 << 20
+"""Characters. Of a longer text the end is kept: the last lines of a log say most."""
+_CUT = "(the beginning was cut off)\n"
+_MODE = 0o600
+
+
+def shown(text: str) -> str:
+    """Return a text as the bundle has it: at most LONGEST characters of it."""
+    return text if len(text) <= LONGEST else _CUT + text[-LONGEST:]
+
+
+def archive(texts: Mapping[str, str], when: float) -> bytes:
+    """Return a tar.gz of files with these names and texts; `when` is their time, in seconds since 1970.
+
+    The same texts and time make the same bytes.
+    """
+    packed = io.BytesIO()
+    with (
+        gzip.GzipFile(fileobj=packed, mode="wb", filename="", mtime=when) as compressed,
+        tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as tar,
+    ):
+        for name in sorted(texts):
+            content = shown(texts[name]).encode(errors="backslashreplace")
+            member = tarfile.TarInfo(f"{FOLDER}/{name.lstrip('/')}")
+            member.size, member.mtime, member.mode = len(content), int(when), _MODE
+            tar.addfile(member, io.BytesIO(content))
+    return packed.getvalue()

@@ -1,0 +1,1 @@
+"""Reverts what a receipt records, or what an installer without a receipt left; engines first."""

@@ -1,0 +1,136 @@
+"""What an installer left that kept no receipt, or lost it: recognised by what its entries run."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+
+import msgspec
+
+from toolkit_installer import __version__, log
+from toolkit_installer.engines import registry
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import Engine, Inspection, Recorded
+from toolkit_installer.engines.detect import decide
+from toolkit_installer.engines.ownership import Ownership
+from toolkit_installer.engines.target import EngineTarget
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.node import Node
+from toolkit_installer.planning import cdi_files, files_naming, taken_over
+from toolkit_installer.receipt import memory
+from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
+from toolkit_installer.settings import Settings
+from toolkit_installer.toolkit import layout, wrappers
+from toolkit_installer.toolkit.payload import RUNTIMES
+
+
+class Left(msgspec.Struct, frozen=True):
+    """What was found: as a receipt, None for nothing; and what names the toolkit and could not be looked at."""
+
+    receipt: Receipt | None
+    failures: tuple[ConfigurationError, ...] = ()
+
+
+def leftovers(node: Node, settings: Settings) -> Left:
+    """Return what is found though no receipt speaks of it: entries and files in the toolkit folder are ours.
+
+    Looks at the engines that are named, else at all of them. One that cannot be read is no reason to leave the others
+    alone: that is said, and is a failure only if it names the toolkit.
+    """
+    folder = settings.toolkit.folder
+    records: list[EngineRecord] = []
+    taken: list[str] = []
+    failures: list[ConfigurationError] = []
+    for adapter in map(adapter_of, settings.runtimes or registry.names()):
+        try:
+            target = _target(node, settings, adapter)
+            inspection = adapter.inspect(node, target)
+            record = _engine(target, inspection, adapter, folder)
+        except ConfigurationError as error:
+            failures += _failure(node, folder, adapter, error)
+        else:
+            records += [] if record is None else [record]
+            taken += taken_over.in_files([(file.path, file.content) for file in inspection.files], folder)
+    return Left(_receipt(node, settings, tuple(records), taken), tuple(failures))
+
+
+def _failure(node: Node, folder: str, adapter: Engine, error: ConfigurationError) -> list[ConfigurationError]:
+    """Return the error if it is about a file that names the toolkit; else say it, as it has nothing to do with us."""
+    path = error.path
+    if path is not None and any(each.file == path for each in files_naming.naming(node, folder, known=[path])):
+        return [error]
+    log.get().warning(
+        "Left the engine alone: its files cannot be read, and they do not name the toolkit",
+        key="engine-left-alone",
+        engine=adapter.name,
+        file=path,
+        line=error.line,
+        reason=error.reason,
+    )
+    return []
+
+
+def _receipt(node: Node, settings: Settings, engines: tuple[EngineRecord, ...], taken: Sequence[str]) -> Receipt | None:
+    """Return a receipt for these engines and the files in the toolkit's folder, None where there is none of either."""
+    folder = settings.toolkit.folder
+    names = layout.known(node.files.list(folder))
+    inner = [name for name in (wrappers.CONFIG_NAME,) if node.files.is_file(posixpath.join(folder, name))]
+    specification = cdi_files.recognised(node, settings.toolkit.cdi.path, folder)
+    if specification is not None and not engines and _left_by_us(node, folder):
+        specification = None
+    if not engines and not names and not inner and specification is None:
+        return None
+    made = node.files.folders_of_ours(posixpath.dirname(folder))
+    folders = (*made, folder, *(posixpath.join(folder, place) for place in layout.FOLDERS))
+    own = () if specification is None else (specification,)
+    present = tuple(place for place in folders if node.files.status(place) is not None)
+    return Receipt(
+        state=State.REVERTING,
+        installer=__version__,
+        toolkit_folder=folder,
+        toolkit_files=(*inner, *names),
+        folders=present,
+        pid_file=settings.pid_file,
+        pid_folders=(),
+        engines=engines,
+        specifications=own,
+        taken_over=(*taken, *taken_over.in_folder(folder, (*inner, *names))),
+    )
+
+
+def _left_by_us(node: Node, folder: str) -> bool:
+    """Tell whether the toolkit in `folder` is this installer's own.
+
+    No engine names it, and there is no receipt: then a cleanup has come to its end and left it on purpose. Ours had
+    taken its own CDI specification back by then; one that names the toolkit still is somebody's edit, or made since.
+    A cleanup of NVIDIA's own installer leaves toolkit and specification alike.
+    """
+    path = posixpath.join(folder, RUNTIMES[0])
+    content = node.files.content(path) if node.files.is_file(path) else None
+    return content is not None and f"\n{wrappers.SIGNATURE}".encode() in content
+
+
+def _target(node: Node, settings: Settings, adapter: Engine) -> EngineTarget:
+    """Return where this engine's files are: a distribution may have them elsewhere than usual."""
+    try:
+        return decide.locate(node, settings, (adapter.name,))[0]
+    except ConfigurationError as error:
+        log.get().debug("Looking in the usual places", engine=adapter.name, reason=error.reason)
+        return EngineTarget(adapter.name, settings.asked_of(adapter.name))
+
+
+def _engine(target: EngineTarget, inspection: Inspection, adapter: Engine, folder: str) -> EngineRecord | None:
+    """Return a record of the engine's files that name something of ours, or None. Raises ConfigurationError."""
+    if not any(folder.encode() in (file.content or b"") for file in inspection.files):
+        for file in inspection.files:
+            adapter.without_us(file, Recorded(), folder)  # one that is broken is told of, though it is none of ours
+        return None
+    recognised = adapter.recognised(inspection, folder)
+    files = []
+    for file in reversed(inspection.files):  # reverted in the opposite order: first who imports, then what is imported
+        ownership = recognised.get(file.path, Ownership())
+        if adapter.without_us(file, Recorded(ownership=ownership), folder).base != file.content:
+            files.append(memory.adopted(adapter, file, ownership))
+    if not files:
+        return None
+    return EngineRecord(adapter.name, inspection.socket, target.asked.reload_mode, (), None, tuple(files))

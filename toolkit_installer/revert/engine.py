@@ -1,0 +1,311 @@
+"""Reverting one engine: its files as they were, or without us, and its live handlers gone."""
+
+from __future__ import annotations
+
+import posixpath
+import time
+from collections.abc import Callable, Collection
+
+import msgspec
+
+from toolkit_installer import log
+from toolkit_installer.applying import impact, toolkit_files
+from toolkit_installer.applying.reload import NotServedError, Switch, Switcher
+from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.api import (
+    DesiredState,
+    Engine,
+    EngineFile,
+    EngineSilentError,
+    Inspection,
+    Live,
+    Recorded,
+    Reload,
+)
+from toolkit_installer.engines.common import losses
+from toolkit_installer.engines.common.answering import EngineBrokenError
+from toolkit_installer.engines.common.serving import process_of
+from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError
+from toolkit_installer.node import signals, sockets
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.signals import Attention
+from toolkit_installer.planning import prepare
+from toolkit_installer.planning.observe import read_since, records_of
+from toolkit_installer.planning.plan import EngineWork
+from toolkit_installer.receipt import memory
+from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
+
+_ASK_SECONDS = 5.0
+_PAUSE_SECONDS = 0.1
+_UNINSTALL = "then run `toolkit-installer uninstall`"
+_RUN_AGAIN = "then start this run again"
+
+
+class EngineReverter:
+    """Reverts one engine at a time, as a receipt records it."""
+
+    def __init__(
+        self,
+        node: Node,
+        store: ReceiptStore,
+        attention: Attention,
+        seconds: float,
+        asked_of: Callable[[EngineName], EngineSettings] = lambda _name: EngineSettings(),
+        *,
+        others_serve: bool = False,
+    ) -> None:
+        """`seconds`: what an engine gets to answer, and to forget the handlers. `asked_of`: what it was asked for.
+
+        `others_serve`: another installer has handlers in the same folder, which an engine goes on serving.
+        """
+        self.node = node
+        self.asked_of = asked_of
+        self.store = store
+        self._others_serve = others_serve
+        self.switcher = Switcher(node, attention, seconds, store.folder)
+
+    def retire(self, receipt: Receipt, record: EngineRecord, staying: Collection[str] = ()) -> Receipt:
+        """Revert one engine that is no longer to have the handlers; the toolkit and the rest stay.
+
+        `staying` are handlers that it has again soon. Return the receipt without it. Raises as `revert` does.
+        """
+        log.get().info(
+            "An engine or file is to have the handlers no longer: taking them back",
+            key="engine-retired",
+            engine=record.name,
+        )
+        with signals.deferred():
+            receipt = self.revert(receipt, record, staying, then=_RUN_AGAIN)
+        engines = tuple(other for other in receipt.engines if other.name != record.name)
+        switched = tuple(
+            name for name in receipt.cdi_switched if record.reload is ReloadMode.NONE or name != record.name
+        )
+        receipt = msgspec.structs.replace(receipt, state=State.INSTALLED, engines=engines, cdi_switched=switched)
+        receipt = toolkit_files.without_needless(self.node, receipt, self.store.folder)
+        self.store.save(receipt, {})
+        self.store.tidy(receipt)
+        return receipt
+
+    def revert(
+        self, receipt: Receipt, record: EngineRecord, staying: Collection[str] = (), *, then: str = _UNINSTALL
+    ) -> Receipt:
+        """Revert an engine's files; return the receipt with what was learnt on the way.
+
+        `then` says what to do once the pods are deleted for whose sake this is refused.
+        """
+        engine = adapter_of(record.name)
+        originals: dict[str, bytes] = {}
+        record, work = self._work(receipt, record, originals, staying)
+        prepare.refuse(self.node, work, prepare.handlers_of_ours(receipt.toolkit_folder, record, staying), then)
+        copied = self._with_copies(engine, receipt, record)
+        if copied != record:
+            record = copied
+            record, work = self._work(receipt, record, originals, staying)
+        # what it knows of us it is asked to forget, and the files have no say in that, unless CDI is on by them
+        known = () if not receipt.has_switched_cdi(record.name) else work.inspection.files
+        reload = self._reload(engine, record, msgspec.structs.replace(work.inspection, files=known))
+        files = []
+        for file, wanted in zip(reversed(record.files), work.desired.files, strict=True):
+            signalled = reload.mode is ReloadMode.SIGNAL
+            files.append(memory.going_back(engine, file, wanted, signalled=signalled))
+            for note in wanted.left:
+                log.get().warning(
+                    "Somebody changed what was ours", key="edit-kept", file=file.path, engine=record.name, what=note
+                )
+            for note in wanted.notes:
+                log.get().info(note, key="engine-note", file=file.path, engine=record.name)
+            if wanted.base is not None:
+                originals[memory.digest(wanted.base)] = wanted.base
+        record = msgspec.structs.replace(record, files=tuple(reversed(files)))
+        if work.changes and work.inspection.process is not None:
+            record = msgspec.structs.replace(record, unread_by=work.inspection.process.identity)
+        engines = tuple(record if other.name == record.name else other for other in receipt.engines)
+        switched = tuple(dict.fromkeys([*receipt.cdi_switched, *([record.name] if record.switches_cdi else [])]))
+        receipt = msgspec.structs.replace(receipt, state=State.REVERTING, engines=engines, cdi_switched=switched)
+        self.store.save(receipt, originals)
+        for wanted in work.desired.files:
+            if wanted.file.found is None and wanted.target is not None:  # its folder may be gone as well
+                self.node.files.make_folders(posixpath.dirname(wanted.path))
+        self._switch(work, reload, receipt)
+        if record.handlers or not record.switches_cdi:
+            log.get().info("Took the handlers back", key="handlers-removed", engine=work.name)
+        else:
+            log.get().info("Took back the edit that switched CDI on", key="cdi-switch-removed", engine=work.name)
+        return receipt
+
+    def refuse_stranding(self, receipt: Receipt, record: EngineRecord) -> None:
+        """Raise ConfigurationError where `retire` would, because pods need a handler that it removes."""
+        is_ours = prepare.handlers_of_ours(receipt.toolkit_folder, record)
+        _, work = self._work(receipt, record, {})
+        prepare.refuse(self.node, work, is_ours, _RUN_AGAIN)
+
+    def _with_copies(self, engine: Engine, receipt: Receipt, record: EngineRecord) -> EngineRecord:
+        """Return the record with the files into which another program copied our handlers, without a receipt.
+
+        nvidia-ctk does: its drop-in has all runtimes that config.toml had. Our entries go from it; the rest stays.
+        """
+        if self._others_serve:
+            return record  # they may be the other installer's own
+        folder = receipt.toolkit_folder
+        try:
+            known = {file.role: file.path for file in record.files}
+            others = engine.other_files(self.node, self.asked_of(record.name), known, folder, dict(record.defaults))
+            copies = [
+                (file, ownership)
+                for file, ownership in others
+                if engine.without_us(file, Recorded(), folder).base != file.content
+            ]
+        except ConfigurationError as error:
+            log.get().debug("Looking in the recorded files alone", engine=record.name, reason=error.reason)
+            return record
+        for file, _ in copies:
+            log.get().warning(
+                "Another program copied the handlers into a file of the engine: they go from it too",
+                key="copied-handlers",
+                file=file.path,
+                engine=record.name,
+            )
+        adopted = tuple(memory.adopted(engine, file, ownership) for file, ownership in copies)
+        return msgspec.structs.replace(record, files=(*record.files, *adopted))
+
+    def _work(
+        self, receipt: Receipt, record: EngineRecord, originals: dict[str, bytes], staying: Collection[str] = ()
+    ) -> tuple[EngineRecord, EngineWork]:
+        """Return what is to become of an engine: its files without us, the last recorded one first.
+
+        Beside the recorded ones that is a file in which somebody made one of our handlers the default since: it is in
+        the record that is returned, too. `staying` are handlers that do not go. The kept copies that the files go
+        back to go into `originals`. Raises as `_ask` does; ConfigurationError.
+        """
+        engine = adapter_of(record.name)
+        live = self._ask(engine, record)
+        handlers = dict(record.handlers).keys() - set(staying)
+        if handlers and not self._others_serve:  # theirs may have the same names
+            known = {file.role: self.node.locate_file(file.path)[0] for file in record.files}
+            others = engine.others_naming(self.node, live, known, handlers, dict(record.defaults))
+            added = tuple(memory.adopted(engine, file, ownership) for file, ownership in others)
+            record = msgspec.structs.replace(record, files=(*record.files, *added))
+        remembered = records_of(engine, record, self.store, originals)
+        desired = []
+        with losses.kept_copies_named(remembered):
+            for file in reversed(record.files):
+                present = EngineFile(file.role, *self.node.locate_file(file.path))  # it may be a symlink by now
+                desired.append(engine.without_us(present, remembered[file.path], receipt.toolkit_folder))
+        inspection = Inspection(record.socket, tuple(wanted.file for wanted in desired), live)
+        return record, EngineWork(record.name, inspection, DesiredState(tuple(desired), {}, None))
+
+    def _ask(self, engine: Engine, record: EngineRecord) -> Live | None:
+        """Ask the engine; one that runs and is slow to answer gets its time, one that is down is not waited for.
+
+        Raises EngineDownError for one that hangs: it may offer the handlers as soon as it goes on.
+        """
+        if record.reload is ReloadMode.NONE:
+            return None
+        deadline = time.monotonic() + self.switcher.seconds
+        while True:
+            try:
+                return engine.ask(self.node, record.socket, _ASK_SECONDS)
+            except EngineSilentError as error:
+                hangs = not isinstance(error, EngineBrokenError) and (
+                    process_of(self.node, record.name, record.socket) is not None
+                    or sockets.listens(self.node.root, record.socket)
+                )
+                if hangs and self._awaits_us(record):
+                    raise EngineDownError(
+                        f"{record.name} ends only after this process, and cannot be asked which pods need the handlers "
+                        "that are to be taken back: they stay",
+                        hint=f"systemd starts it again once this process has ended; {_UNINSTALL}",
+                    ) from error
+                if hangs and time.monotonic() < deadline:
+                    self.switcher.attention.take_pending(_PAUSE_SECONDS)
+                    continue
+                if hangs:
+                    raise EngineDownError(
+                        f"{record.name} RUNS AND DOES NOT ANSWER, so the handlers cannot be taken back: {error.reason} "
+                        f"(waited {self.switcher.seconds:g} s)",
+                        hint="look at its log and restart it; then run `toolkit-installer uninstall`",
+                    ) from error
+                log.get().warning(
+                    "The engine does not answer: its files are given back, and it reads them when it starts",
+                    key="engine-down-at-cleanup",
+                    engine=record.name,
+                    reason=str(error),
+                )
+                return None
+
+    def _awaits_us(self, record: EngineRecord) -> bool:
+        """Tell whether the engine, which was to be restarted, waits for this process to end."""
+        awaiting = self.switcher.attention.awaited_by
+        return awaiting is not None and process_of(self.node, record.name, record.socket) == awaiting
+
+    def _reload(self, engine: Engine, record: EngineRecord, inspection: Inspection) -> Reload:
+        """Decide how to reload; an engine that cannot be reloaded is no reason to refuse the cleanup."""
+        if inspection.live is None:
+            return Reload(ReloadMode.NONE)
+        asked = EngineSettings(reload_mode=record.reload, allow_restart=True)
+        try:
+            return engine.reload(self.node, inspection, asked)
+        except ConfigurationError as error:
+            log.get().warning(
+                "The engine cannot be reloaded: restart it, so that it forgets the handlers",
+                key="engine-not-reloadable",
+                engine=record.name,
+                reason=str(error),
+            )
+            return Reload(ReloadMode.NONE)
+
+    def _switch(self, work: EngineWork, reload: Reload, receipt: Receipt) -> None:
+        toolkit_folder = receipt.toolkit_folder
+
+        def wrong(now: Live) -> list[str]:
+            return [
+                f"it still lists the handler {name}, which runs {path}"
+                for name, path in now.handlers.items()
+                if beneath(path, toolkit_folder) and name not in now.own and not self._others_serve
+            ]
+
+        live = work.inspection.live
+        if not work.changes and (live is None or not (wrong(live) or _has_cdi_of_ours(work, reload, receipt))):
+            reload = Reload(ReloadMode.NONE)
+        if reload.mode is not ReloadMode.NONE:
+            with signals.deferred():  # the way back is gone to its end
+                impact.tell(self.node, work.name, work.inspection, reload, toolkit_folder)
+        switch = Switch(
+            adapter_of(work.name),
+            work.inspection,
+            work.desired.files,
+            reload,
+            wrong,
+            last_resort=True,
+            leaves=toolkit_folder,
+        )
+        try:
+            self.switcher.make(switch, interruptible=False)
+        except NotServedError as error:
+            failure = _failure(work.name, error)
+            failure.reloaded = self.switcher.reloads > 0
+            raise failure from error
+
+
+def _has_cdi_of_ours(work: EngineWork, reload: Reload, receipt: Receipt) -> bool:
+    """Tell whether CDI is on in an engine by an edit of ours that a killed run took out without a restart after it."""
+    live = work.inspection.live
+    on = live is not None and bool(live.cdi_folders)
+    switched = on and reload.restarts and work.name in receipt.cdi_switched
+    return switched and not read_since(work.inspection, receipt.engine(work.name))
+
+
+def _failure(name: EngineName, error: NotServedError) -> EngineRejectedError | EngineDownError:
+    """Return what is said of an engine that has its old files, and does not serve without the handlers. Pure."""
+    if error.answers:
+        return EngineRejectedError(
+            f"{name} has its old configuration back, but {error.reason}",
+            hint="look for another file that names the handler; then run `toolkit-installer uninstall`",
+        )
+    return EngineDownError(
+        f"{name} DOES NOT COME BACK, although its old configuration is in place: {error.reason}",
+        hint="look at its log and restart it; then run `toolkit-installer uninstall`",
+    )

@@ -1,0 +1,200 @@
+"""Reverting everything: engines first, then the binaries that they no longer name, then the receipt."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from functools import partial
+
+import msgspec
+
+from toolkit_installer import log
+from toolkit_installer.applying import toolkit_files
+from toolkit_installer.applying.engine_files import undisturbed
+from toolkit_installer.errors import InstallerError, gravest
+from toolkit_installer.node.node import Node
+from toolkit_installer.planning import cdi_files, files_naming, other_installer, toolkit_users
+from toolkit_installer.planning.files_naming import Naming
+from toolkit_installer.planning.other_installer import OtherInstaller
+from toolkit_installer.receipt import drift, memory, recover
+from toolkit_installer.receipt.schema import AS_BEFORE, AS_WRITTEN, EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.revert.engine import EngineReverter
+from toolkit_installer.settings import EngineName
+
+_OURS = frozenset({AS_WRITTEN, AS_BEFORE})
+"""How a file stands that no other installer has written."""
+
+
+class Remainder(msgspec.Struct, frozen=True):
+    """What is not as it was after everything was reverted.
+
+    `unseen` are engines that are still to come back, `named` what names the toolkit in files that are not ours.
+    """
+
+    toolkit_stays: bool
+    unseen: tuple[str, ...] = ()
+    named: tuple[Naming, ...] = ()
+    recorded: bool = True
+    other: OtherInstaller | None = None
+    """Another installer that runs, and owns by now what was left to it."""
+
+
+def revert_recorded(
+    engines: EngineReverter,
+    receipt: Receipt,
+    *,
+    keep_toolkit: bool,
+    known: Sequence[str] = (),
+    other: OtherInstaller | None = None,
+) -> Remainder:
+    """Revert everything. What comes to an end here is never refused, and may be repeated after a crash.
+
+    The toolkit stays where `keep_toolkit` says so, or something still needs or names it; `known` are more files of
+    engines that may. Each engine is for itself: all are tried, whatever becomes of the others. Where an `other`
+    installer works on the same folder, the toolkit and the files that are not as this one wrote them are its own: they
+    stay as they are.
+    Raises the gravest of what failed: EngineDownError, EngineRejectedError, ConfigurationError; the receipt stays.
+    """
+    node, store = engines.node, engines.store
+    recover.sweep(node, receipt, store.folder)
+    if receipt.state is not State.INSTALLED:
+        _flush(node, receipt)
+    found = receipt  # as it was: what lies beside the files may be a killed run's only if it says so
+    receipt = _without_engines_of_others(node, receipt)
+    failures = []
+    left: list[EngineRecord] = []
+    for record in reversed(receipt.engines):
+        if other is not None and _left(node, record.files, other, record.name):
+            left.insert(0, record)
+            continue
+        try:
+            recover.refuse_strangers(node, found, [file.path for file in record.files])
+            recover.recover_engine(node, record, store.folder)
+            receipt = undisturbed(partial(_revert_engine, engines, receipt, record))
+        except InstallerError as failure:
+            log.get().error(
+                "The handlers could not be taken back",
+                key="handlers-not-removed",
+                engine=record.name,
+                file=failure.path,
+                line=failure.line,
+                reason=failure.reason,
+                hint=failure.hint,
+            )
+            failures.append(failure)
+    if failures:
+        raise gravest(failures)
+    theirs: tuple[FileRecord, ...] = ()
+    if other is not None:
+        paths = _left(node, receipt.specifications, other)
+        theirs = tuple(file for file in receipt.specifications if file.path in paths)
+        ours = tuple(file for file in receipt.specifications if file.path not in paths)
+        receipt = msgspec.structs.replace(receipt, specifications=ours)
+        keep_toolkit = True
+    recover.refuse_strangers(node, found, [file.path for file in receipt.specifications])
+    recover.recover_specifications(node, receipt)
+    receipt = _revert_specifications(engines, receipt)
+    if left or theirs:
+        # the record stands for them: an administrator's edit looks the same, and what stood there before us returns
+        # once the other installer has gone
+        kept = msgspec.structs.replace(receipt, state=State.REVERTING, engines=tuple(left), specifications=theirs)
+        store.save(kept, {})
+        return Remainder(toolkit_stays=True, unseen=tuple(engines.switcher.unseen), other=other)
+    folder = receipt.toolkit_folder
+    known = (*files_naming.known_files(receipt), *known)
+    named = () if keep_toolkit else files_naming.naming(node, folder, known=known)
+    if named:
+        # the record stands, and whole: taken for an older installer's, all that it speaks of would go
+        store.save(msgspec.structs.replace(receipt, state=State.REVERTING), {})
+        return Remainder(toolkit_stays=True, unseen=tuple(engines.switcher.unseen), named=named)
+    # whoever made a specification makes it anew: nothing has to be remembered for it
+    specified = () if keep_toolkit else files_naming.in_specifications(node, folder)
+    stays = bool(keep_toolkit or specified or toolkit_users.held(node, folder, receipt.engines))
+    if stays:
+        log.get().info("Left the toolkit in place", key="toolkit-left", folder=folder)
+    else:
+        toolkit_files.remove_all(node, receipt)
+        log.get().info("Removed the toolkit", key="toolkit-removed", folder=folder)
+    # while the receipt stands, so that whoever is killed here is finished; its own folder's parents go after it
+    toolkit_files.remove_folders(node, receipt, store)
+    return Remainder(stays, tuple(engines.switcher.unseen), specified, recorded=False, other=other)
+
+
+def _left(
+    node: Node, files: Sequence[FileRecord], other: OtherInstaller, engine: EngineName | None = None
+) -> tuple[str, ...]:
+    """Log and return the files that are not as they were written: another installer that runs owns them by now.
+
+    An engine's files depend on each other: all of them stay where one does.
+    """
+    left = tuple(file.path for file in files if drift.state_of(node, file) not in _OURS)
+    if left:
+        log.get().warning(
+            "Left to another installer: the files are not as this one wrote them",
+            key="left-to-other",
+            installer=str(other),
+            engine=engine,
+            files=", ".join(left),
+        )
+    return left
+
+
+def _without_engines_of_others(node: Node, receipt: Receipt) -> Receipt:
+    """Return the receipt without the engines whose files another installation wrote while this one was half done.
+
+    They run its programs and none of this one's. It restores them when it leaves.
+    """
+    folder = receipt.toolkit_folder
+    engines = []
+    for record in receipt.engines:
+        try:
+            found = [node.locate_file(file.path)[1] for file in record.files]
+        except InstallerError:
+            engines.append(record)  # its own revert says so, once the others are given back
+            continue
+        contents = [each.content for each in found if each is not None]
+        named = [each for content in contents for each in other_installer.installations_named(node, content, folder)]
+        if not named or any(f"{folder}/".encode() in content for content in contents):
+            engines.append(record)
+            continue
+        log.get().warning(
+            "The engine's files are another installation's: they stay as they are",
+            key="left-to-other-installation",
+            engine=record.name,
+            folder=named[0],
+        )
+    return msgspec.structs.replace(receipt, engines=tuple(engines))
+
+
+def _flush(node: Node, receipt: Receipt) -> None:
+    """Make durable what a killed run may have given back: its old entry would name what is removed here."""
+    for folder in sorted({node.files.canonical(os.path.dirname(path)) for path in receipt.file_paths()}):
+        if node.files.own_status(folder) is not None:
+            node.files.flush_folder(folder)
+
+
+def _revert_engine(engines: EngineReverter, receipt: Receipt, record: EngineRecord) -> Receipt:
+    """Revert an engine by what is recorded by now: an attempt before may have learnt something."""
+    learnt = engines.store.load() or receipt
+    return engines.revert(learnt, next(each for each in learnt.engines if each.name == record.name))
+
+
+def _revert_specifications(engines: EngineReverter, receipt: Receipt) -> Receipt:
+    """Revert the CDI specifications; return the receipt with what was learnt on the way."""
+    seen = cdi_files.read_specifications(engines.node, engines.store, [file.path for file in receipt.specifications])
+    works = [cdi_files.reverted(seen, file, receipt.toolkit_folder) for file in receipt.specifications]
+    if not works:
+        return receipt
+    files = (cdi_files.recorded(work, file) for work, file in zip(works, receipt.specifications, strict=True))
+    receipt = msgspec.structs.replace(
+        receipt, state=State.REVERTING, specifications=tuple(file for file in files if file is not None)
+    )
+    originals = {memory.digest(work.base): work.base for work in works if work.base is not None}
+    engines.store.save(receipt, originals)
+    for work in works:
+        if work.note:
+            log.get().warning(
+                "Somebody changed the CDI specification", key="cdi-changed", file=work.path, what=work.note
+            )
+        engines.switcher.writer.write(None, work.file, work.target)
+    return receipt

@@ -1,0 +1,230 @@
+"""Reverting what a receipt records, or what was found without one, when nobody else works on the node."""
+
+from __future__ import annotations
+
+import errno
+import os
+import posixpath
+import signal
+import time
+
+import msgspec
+
+from toolkit_installer import log
+from toolkit_installer.applying.engine_files import undisturbed
+from toolkit_installer.applying.reload_budget import ReloadBudget
+from toolkit_installer.engines import registry
+from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, gravest
+from toolkit_installer.node import locks, processes, signals
+from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.locks import PidFile
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
+from toolkit_installer.node.signals import Attention
+from toolkit_installer.planning import files_naming, other_installer, taken_over
+from toolkit_installer.receipt import trust
+from toolkit_installer.receipt.schema import Receipt, State
+from toolkit_installer.receipt.store import ReceiptStore, locked
+from toolkit_installer.revert import adopt
+from toolkit_installer.revert.engine import EngineReverter
+from toolkit_installer.revert.node import Remainder, revert_recorded
+from toolkit_installer.settings import Program, Settings
+
+
+def finish_uninstall(settings: Settings, node: Node, store: ReceiptStore, pid_file: PidFile) -> None:
+    """Finish what is left on the node when nobody else works on it.
+
+    Raises the gravest of what failed; StillNamedError where the toolkit has to stay.
+    """
+    held = locked(store)
+    if held:
+        store.take_request()
+    recorded = trust.load(node, store)
+    # beside a receipt nothing counts as left behind by an installer: it may be the operator's own
+    left = adopt.leftovers(node, settings) if recorded is None else adopt.Left(recorded)
+    receipt = left.receipt
+    if receipt is None:
+        # what a run left that was killed before its receipt stood, or after it went
+        if held:
+            store.forget()
+        else:  # without a lock, what is in the store is not ours to remove: it would be a run's that starts just now
+            node.files.sweep(store.folder)
+            for folder in reversed(node.files.folders_of_ours(os.path.dirname(store.folder))):
+                node.files.remove_folder(folder)
+        if left.failures:
+            raise gravest(left.failures)
+        log.get().info("Nothing is installed", key="nothing-installed", folder=settings.toolkit.folder)
+        return
+    store.prepare()
+    remainder = revert(settings, node, store, receipt, Attention(), keep_toolkit=settings.keep_toolkit)
+    if remainder.named and remainder.recorded and recorded is None:
+        store.clear()  # what was recognised without a receipt is recognised again, of engines that were not named too
+        remainder = msgspec.structs.replace(remainder, recorded=False)
+    if receipt.pid_file not in (pid_file.path, *(each.path for each in pid_file.others)):
+        _remove_pid_file(node, receipt.pid_file)
+    pid_file.adopt_folders(receipt.pid_folders)
+    if left.failures and not remainder.named:
+        raise gravest(left.failures)
+    if recorded is not None:
+        forgive_reloads(settings, node, recorded)
+    say_done(receipt, remainder)
+
+
+def forgive_reloads(settings: Settings, node: Node, receipt: Receipt) -> None:
+    """Forgive the reloads of an installation that was served and is now reverted on purpose.
+
+    The reloads of one that was found half done stay counted. Raises NodeError.
+    """
+    if receipt.state is State.INSTALLED:
+        ReloadBudget(node.files, receipt.pid_file, settings.reload_budget).forgive()
+
+
+def say_done(receipt: Receipt, remainder: Remainder) -> None:
+    """Log what a finished cleanup left on the node. Raises StillNamedError where files of engines name the toolkit."""
+    if remainder.named:
+        raise files_naming.refuse_removal(remainder.named, recorded=remainder.recorded)
+    if remainder.unseen:
+        log.get().info(
+            "systemd starts the engine again once this process has ended",
+            key="engine-left-to-systemd",
+            engine=", ".join(remainder.unseen),
+        )
+    gone = taken_over.gone(receipt, toolkit_stays=remainder.toolkit_stays)
+    for words in gone:
+        log.get().info("Gone for good, as another installer had left it", key="leftover-gone", what=words)
+    if remainder.other is not None:
+        log.get().info(
+            "Cleaned up, but for what another installer owns that runs on this node",
+            key="cleaned-up-but-other",
+            installer=str(remainder.other),
+            folder=receipt.toolkit_folder,
+        )
+    elif remainder.toolkit_stays:
+        log.get().info(
+            "Cleaned up, but for the toolkit's files, which stay",
+            key="cleaned-up-but-toolkit",
+            folder=receipt.toolkit_folder,
+        )
+    elif gone:
+        log.get().info(
+            "Cleaned up, and nothing of another installer's leftover is restored", key="cleaned-up-leftovers"
+        )
+    else:
+        log.get().info("The node is as it was", key="cleaned-up")
+
+
+def _remove_pid_file(node: Node, path: str) -> None:
+    """Remove the PID file of a dead run, if it can be locked as a PID file."""
+    try:
+        locks.remove_dead(node.files, path)
+    except ConfigurationError as error:
+        log.get().warning(
+            "Left the PID file that the receipt names", key="pid-file-left", file=path, reason=error.reason
+        )
+    except AlreadyRunningError as error:
+        log.get().warning(
+            "Another run has started meanwhile", key="another-run-started", file=path, reason=error.reason
+        )
+
+
+def revert(  # what a cleanup depends on
+    settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt, attention: Attention, *, keep_toolkit: bool
+) -> Remainder:
+    """Revert what the receipt records. Raises as `revert_recorded` does, but ChangedMeanwhileError."""
+    other = other_installer.found(node, settings.toolkit.install_dir)
+    own = [settings.asked_of(name) for name in registry.names()]
+    known = [path for each in own for path in (each.config, each.drop_in) if path is not None]
+
+    def work() -> Remainder:
+        # an attempt before this one may have learnt something, and recorded it
+        engines = EngineReverter(
+            node, store, attention, settings.reload_timeout, settings.asked_of, others_serve=other is not None
+        )
+        recorded = store.load() or receipt
+        return revert_recorded(engines, recorded, keep_toolkit=keep_toolkit, known=known, other=other)
+
+    with signals.deferred():  # what was begun comes to its end, however often it is told to stop
+        return undisturbed(work)
+
+
+REMOVE = b"remove\n"
+KEEP = b"keep\n"
+"""The requests: clean up, and remove or keep the toolkit's files."""
+
+_PAUSE_SECONDS = 0.1
+_INTERPRETER = "python"
+"""How the name of what executes this installer begins, asleep and awake."""
+_PACKAGE = __name__.partition(".")[0]
+_PROGRAMS = frozenset(Program)
+"""Those of other installers that keep the same PID file, NVIDIA's own among them."""
+
+
+def ask_to_leave(node: Node, store: ReceiptStore, path: str, *, keep_toolkit: bool, seconds: float) -> None:
+    """Make whoever holds the PID file at `path` clean up and end, and wait for it up to `seconds`.
+
+    Another one that takes its place meanwhile is asked as well. Raises AlreadyRunningError if somebody stays, or is
+    not seen here as an installer.
+    """
+    asked: int | None = None
+    deadline = time.monotonic() + seconds
+    while (pid := locks.holder(node.files, path)) is not None:
+        if pid != asked and _ask(node, store, path, pid, keep_toolkit=keep_toolkit):
+            asked = pid
+        if time.monotonic() > deadline:
+            raise AlreadyRunningError(
+                f"the running instance (PID {pid}) did not leave in time",
+                path=path,
+                hint="look at its log; a killed one is cleaned up by running uninstall again",
+            )
+        signals.rest(_PAUSE_SECONDS)
+
+
+def _ask(node: Node, store: ReceiptStore, path: str, pid: int, *, keep_toolkit: bool) -> bool:
+    """Leave the request and signal the instance; return False if it was ending, or becoming another program, just then.
+
+    Raises AlreadyRunningError, ConfigurationError.
+    """
+    process = processes.inspect_process(pid)
+    if process is None or not is_installer(node, path, process):
+        if locks.holder(node.files, path) != pid:
+            return False  # it left by itself
+        raise AlreadyRunningError(
+            f"PID {pid} holds the lock on the PID file, and is not seen here as an installer: it is not signalled",
+            path=path,
+            hint="run uninstall where it runs, in the same PID namespace (`hostPID: true`); or look at what that "
+            "process is, and end it",
+        )
+    if store.exists():  # without that folder nothing is installed that the request could be about
+        store.require_private()
+        try:
+            store.leave_request(KEEP if keep_toolkit else REMOVE)
+        except NodeError as error:
+            if error.number != errno.ENOENT:
+                raise
+            # the instance removed its folder just now: it cleans up already
+    log.get().info("Asking the running instance to clean up and leave", key="asking-instance-to-leave", pid=pid)
+    try:
+        processes.send(node.calls, process, signal.SIGTERM)
+    except ConfigurationError:
+        if processes.inspect_process(process.pid) == process:
+            raise
+        return False  # it ended, or went to sleep or woke up, which makes another program of it
+    return True
+
+
+def is_python(process: Process) -> bool:
+    """Tell whether a Python interpreter executes the process, as this program: NVIDIA's is a binary of that name."""
+    return posixpath.basename(process.executable).startswith(_INTERPRETER)
+
+
+def is_installer(node: Node, path: str, process: Process) -> bool:
+    """Tell whether root's process that holds the lock is an installer: by what it executes, and its PID in the file.
+
+    One that has the lock and has not written its PID yet is told by what it was started as. Its other arguments prove
+    nothing: any program of root's may be called with words like ours.
+    """
+    if posixpath.basename(process.executable) not in _PROGRAMS and not is_python(process):
+        return False
+    started_as = next((word for word in process.arguments[1:] if not word.startswith("-")), "")
+    ours = posixpath.basename(started_as) in _PROGRAMS or f"/{_PACKAGE}/" in started_as or started_as == _PACKAGE
+    return ours or locks.named(node.files, path) == process.pid

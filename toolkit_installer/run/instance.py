@@ -1,0 +1,338 @@
+"""One instance at work: converge, wait, look again, leave."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+from collections.abc import Callable, Collection, Iterator
+
+from toolkit_installer import log
+from toolkit_installer.applying.reload_gate import ReloadPendingError
+from toolkit_installer.errors import SIGNALLED, ConfigurationError, DriverNotReadyError, ExitCode, InstallerError
+from toolkit_installer.kubernetes.node_state import NodeState, Reason
+from toolkit_installer.node import clock, idling, notify, signals
+from toolkit_installer.node.locks import PidFile
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.signals import Attention, Stopped
+from toolkit_installer.planning import other_installer
+from toolkit_installer.receipt import drift, trust
+from toolkit_installer.receipt.schema import State
+from toolkit_installer.receipt.store import ReceiptStore, locked
+from toolkit_installer.reporting import outcome
+from toolkit_installer.run.converge import Converger
+from toolkit_installer.run.leave import Leaving
+from toolkit_installer.run.watches import Watches
+from toolkit_installer.settings import OnDrift, Settings
+from toolkit_installer.waiting import node_watch, wait
+from toolkit_installer.waiting.wait import Remembered
+
+
+class Instance:
+    """One run that holds the locks."""
+
+    def __init__(self, settings: Settings, node: Node, pid_file: PidFile) -> None:
+        self.settings = settings
+        self.node = node
+        self.pid_file = pid_file
+        self.store = ReceiptStore(node, settings.toolkit.install_dir)
+        self.attention = Attention()
+        self._unfinished: Stopped | None = None
+        """A signal stopped the work before it was done."""
+        self._converger = Converger(settings, node, self.store, pid_file, self.attention)
+        self._gate = self._converger.gate
+        self._watches = Watches(settings, node, self.store, self._converger)
+
+    def start(self) -> int:
+        """Converge for the first time, then wait; return the exit code if it is not to wait."""
+        if locked(self.store):
+            self.store.take_request()  # it was meant for a run that is gone
+        self._watches.readiness.marker.prepare()
+        with self._stoppable():
+            self._watches.telling.prepare()
+            if self._watches.question is not None:
+                receipt = trust.load(self.node, self.store)
+                # what a cleanup that was cut short left over is not installed any more
+                self._watches.question.ask_at_start(bare=receipt is None or receipt.state is State.REVERTING)
+            if not self._watches.is_held():
+                self._converge_or_end()
+        return self._go_on()
+
+    def _converge_or_end(self) -> None:
+        """Converge, and tell why that failed: nobody does it later. Raises InstallerError, Stopped."""
+        self._watches.look.begin()
+        try:
+            self._converge_and_note()
+        except InstallerError as error:
+            receipt = trust.load_if_usable(self.node, self.store)
+            self._watches.telling.failed(error, self._watches.readiness, receipt)
+            raise
+
+    def _converge_and_note(self) -> None:
+        """Converge, and note that it went well. Raises InstallerError, Stopped."""
+        self.converge()
+        outcome.forget(self.node, self.pid_file.path, self.settings.ready_file)
+        # a node without a GPU, or whose driver is away, or whose reload is pending, is to be more than it is
+        waits = self._watches.gpus.idle or self._watches.driver_away or self._gate.pending is not None
+        self._watches.telling.converged(whole=not waits)
+
+    def resume(self, events: Collection[str], remembered: Remembered) -> int:
+        """Go on after the idle process was woken by `events`, a signal's name among them or those of `idling`."""
+        self._watches.recall(remembered)
+        events = frozenset(events)
+        if events <= {idling.LATER, idling.BUSY, idling.CHILD}:
+            log.only_news(remembered.said)
+        # whatever it was woken for: it is known only once it was looked at again
+        self.attention.again |= self._watches.gpus.idle
+        drifted = idling.DRIFT in events and self._drifted()
+        if self._watches.failure and not drifted and not events.isdisjoint({idling.DRIFT, idling.ENGINE}):
+            self._look_at_failure()
+        self._watches.readiness.stopped = remembered.engine_stopped
+        self._watches.readiness.engine_changed = remembered.engine_stopped or idling.ENGINE in events
+        if idling.DRIVER in events:
+            self._look_for_driver("its files changed")
+        if idling.LATER in events:
+            self._watches.tries = remembered.tries + 1
+            self._ask_again()
+            if self._watches.driver_away:
+                self._look_for_driver("none was usable so far")
+        self.attention.again |= self._gate.is_worth_a_look(events)
+        for name in signal.Signals.__members__.keys() & events:
+            if name == signal.SIGHUP.name:
+                log.get().info("Looking again", key="looking-again", signal=name)
+                self.attention.again = True
+            else:
+                self.attention.stop = signal.Signals[name]
+        if not remembered.known and self.attention.stop is None:
+            log.get().info("Another version of this program fell asleep: looking again", key="program-changed")
+            self.attention.again = True
+            self._ask_again()
+        return self._go_on()
+
+    def _ask_again(self, *, loudly: bool = False) -> None:
+        """Ask whether the node is wanted, where that is open; what was held back is done once it is."""
+        if self._watches.question is None:
+            return
+        held = self._watches.question.standing.held
+        with self._stoppable():
+            self._watches.question.ask_again(loudly=loudly)
+        self.attention.again |= held and not self._watches.question.standing.held
+
+    def _go_on(self) -> int:
+        """Do what the signals so far ask for, then wait for more."""
+        while self.attention.stop is None:
+            again, self.attention.again = self.attention.again, False
+            self.attention.take_pending()
+            if self.attention.again:  # somebody asks right now, and is to be answered
+                log.only_news(())
+            if again or self.attention.again:
+                self.attention.again = False
+                self._converge_again()
+            elif self.attention.stop is None and self._marked():
+                if not self.settings.daemon:
+                    return self._exit_code()
+                self._wait()
+        with signals.deferred():
+            leaving = Leaving(self.settings, self.node, self.store, self.pid_file, self.attention)
+            leaving.leave(self._watches.question, self._watches.readiness.marker, self._watches.telling)
+            if self._watches.plugin is not None:  # not before: what asks for devices is not to start without them
+                self._watches.plugin.end()
+            return self._exit_code()
+
+    @contextlib.contextmanager
+    def _stoppable(self) -> Iterator[None]:
+        """Let a signal end the work inside; `_go_on` handles the signal afterwards."""
+        self._unfinished = None
+        try:
+            yield
+        except Stopped as stopped:
+            self._unfinished = stopped
+            log.get().info("Stopped before the work was done", key="stopped", signal=stopped.number.name)
+
+    def _converge_again(self) -> None:
+        """Converge while waiting: a failure leaves the node as it is recorded, and the wait goes on.
+
+        How the node stands then is looked at before anybody is told: it may serve as it did.
+        """
+        self._watches.look.begin()
+        if self._watches.is_held():
+            self._ask_again(loudly=True)
+            if self._watches.is_held():
+                self._watches.look.fail(
+                    ConfigurationError(
+                        "nothing is changed on this node: the API server has not said that it is wanted",
+                        hint="the log says what the API server answered",
+                    )
+                )
+                return
+            self.attention.again = False  # it is done right now
+        try:
+            with self._stoppable():
+                # one that came since this run began: at its start, the run has looked before it locked the PID files
+                other_installer.refuse(self.node, self.settings.toolkit.install_dir)
+                self._converge_and_note()
+        except InstallerError as error:
+            self._watches.look.fail(error)
+            self._watches.telling.hear(error)
+            from toolkit_installer import foreign_words
+
+            self._watches.failure = foreign_words.own(str(error))
+            log.get().error("Could not converge: the wait goes on", key="failed-to-converge", reason=str(error))
+
+    def _marked(self) -> bool:
+        """Write or remove the ready file, as the engines serve; return False if a signal came, which stays pending.
+
+        A node that may not be changed yet is not ready.
+        """
+        marker = self._watches.readiness.marker
+        self._watches.readiness.pending = self._gate.pending
+        if not self._looked_at_plugin():
+            return False
+        if self._watches.is_held():
+            marker.clear()
+            return True
+        if not self._watches.readiness.due:
+            return True
+        try:
+            receipt = trust.load_if_usable(self.node, self.store)
+
+            def tell() -> None:
+                self._watches.telling.tell(self._watches.readiness, receipt)
+
+            if self._watches.gpus.idle:
+                marker.write(node_watch.READY, "nothing is to be done on this node")
+                self._watches.readiness.state = NodeState(
+                    Reason.NO_GPU, "The node shows no NVIDIA GPU: nothing is installed"
+                )
+            else:
+                self._watches.readiness.mark(receipt, driver_away=self._watches.driver_away, tell=tell)
+            tell()
+        except Stopped as stopped:
+            self._unfinished = stopped
+            return False
+        return True
+
+    def _looked_at_plugin(self) -> bool:
+        """Learn how the NRI plugin stands, if it is served; return False if a signal came, which stays pending."""
+        plugin = self._watches.plugin
+        if plugin is None:
+            return True
+        try:
+            plugin.look()
+        except Stopped as stopped:
+            self._unfinished = stopped
+            return False
+        self._watches.readiness.plugin = plugin.standing if plugin.begun else None
+        return True
+
+    def converge(self) -> None:
+        """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
+        self._watches.driver.renew()
+        receipt = trust.load(self.node, self.store)
+        if self._watches.gpus.leaves_alone(receipt):
+            self._converger.driver_away, self._gate.pending = False, None
+            return
+        if self._watches.plugin is not None:
+            self._watches.plugin.begin()
+        if receipt is None:
+            self._watches.readiness.marker.clear()  # of a node that had no GPU
+        self._watches.telling.begin(receipt)
+        self._watches.looked_at, self._watches.failure = clock.now(), ""
+        try:
+            self._converger.converge(receipt)
+        except ReloadPendingError as error:
+            if not self.settings.daemon:
+                raise
+            self._watches.look.fail(error)
+        except DriverNotReadyError as error:
+            if self.settings.wait_for_driver and not self.settings.daemon:
+                self._watches.gpus.wait_for_driver()
+                self._converger.converge(trust.load(self.node, self.store))
+                return
+            if not self._watches.gpus.waits_for_driver(receipt):
+                raise
+            self._watches.look.fail(error)
+            self._converger.driver_away, self._watches.failure = True, error.reason
+            log.get().warning(
+                "No driver is usable yet: nothing is changed before one is", key="driver-missing", missing=error.reason
+            )
+
+    def _drifted(self) -> bool:
+        """Look at the managed files; tell whether any was changed, or a signal came, which stays pending."""
+        try:
+            with signals.interruptible():
+                changed = self._watches.drift.look(trust.load_if_usable(self.node, self.store))
+        except Stopped as stopped:
+            self._unfinished = stopped
+            return True
+        self.attention.again |= changed and self.settings.on_drift is OnDrift.REPAIR
+        return changed
+
+    def _look_at_failure(self) -> None:
+        """Converge again after a failure: its cause may be gone, now that a file was changed or an engine started.
+
+        Files whose drift is only to be reported are not repaired by the way.
+        """
+        receipt = trust.load_if_usable(self.node, self.store)
+        if self.settings.on_drift is OnDrift.REPAIR or not drift.drifted(self.node, receipt):
+            log.get().info("Trying again what failed", key="looking-at-failure", reason=self._watches.failure)
+            self.attention.again = True
+
+    def _look_for_driver(self, why: str) -> None:
+        """Converge again, unless that would repair files whose drift is only to be reported.
+
+        A root that was named is looked at, and no more: what is installed does not depend on it.
+        """
+        if self._watches.driver.named:
+            self._see_driver(self._watches.driver.renew)
+            return
+        self._watches.driver.changed()
+        receipt = trust.load_if_usable(self.node, self.store)
+        drifted = [] if self.settings.on_drift is OnDrift.REPAIR else drift.drifted(self.node, receipt)
+        if drifted:
+            from toolkit_installer.waiting import refresh_command
+
+            log.get().warning(
+                "The driver may be another one, but somebody changed a managed file: `refresh` has both looked at",
+                key="driver-and-drift",
+                file=drifted[0],
+                hint=f"`{refresh_command.of_self()}`",
+            )
+        else:
+            log.get().info("Looking for the driver again", key="looking-for-driver", why=why)
+            self.attention.again = True
+
+    def _see_driver(self, look: Callable[[], None]) -> bool:
+        """Look at the driver; tell whether it was looked at, and no signal came, which stays pending."""
+        try:
+            look()
+        except Stopped as stopped:
+            self._unfinished = stopped
+            return False
+        return True
+
+    def _wait(self) -> None:
+        """Become the idle process. Returns only for a file that was changed since it was written, and for a signal."""
+        if not self._watches.gpus.idle and not self._see_driver(self._watches.driver.look_first):
+            return
+        receipt = trust.load_if_usable(self.node, self.store)
+        managed = self._watches.drift.watched(receipt)
+        # looked at after its identity was taken: whatever is changed from here on, the idle process sees
+        put_off = self._gate.pending is not None and self.settings.on_drift is OnDrift.REPAIR
+        if managed and not self._watches.drift.told and not put_off and self._drifted():
+            return
+        watched = [*managed, *self._watches.watched(receipt)]
+        if not self._watches.settled():
+            return
+        log.get().info("Waiting for signal", key="waiting")
+        notify.ready("waiting for the driver" if self._watches.driver_away else "waiting for signal")
+        later, within = self._watches.later()
+        remembered = self._watches.remembered(later=later)
+        # once a change was reported, the next is looked for every 30 s: whoever writes all the time wakes nobody
+        folders = [] if self._watches.drift.told else self._watches.drift.folders(receipt)
+        wait.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=later, within=within, folders=folders)
+
+    def _exit_code(self) -> int:
+        """Return 0, or 128 plus the signal's number if `--no-daemon` was interrupted: its caller must not go on."""
+        if self._unfinished is not None and not self.settings.daemon:
+            return SIGNALLED + self._unfinished.number
+        return ExitCode.DONE

@@ -1,0 +1,163 @@
+"""The request of `refresh` to the run that waits on the node: inspect the node again, and report the outcome."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from collections.abc import Iterable
+
+from toolkit_installer import log
+from toolkit_installer.errors import AlreadyRunningError, ConfigurationError
+from toolkit_installer.node import clock, locks, processes, signals, trust
+from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import Process
+from toolkit_installer.reporting import outcome as look_outcome
+from toolkit_installer.reporting.outcome import LookOutcome
+from toolkit_installer.revert import uninstall
+from toolkit_installer.waiting import wait
+
+_PAUSE_SECONDS = 0.05
+_INTERPRETER = "python"
+"""How the name of what executes this installer begins, asleep and awake; NVIDIA's own is a program by itself."""
+_ELSEWHERE = (
+    "`toolkit-installer run` starts one; one in another container is seen only from the same PID namespace: "
+    "`kubectl exec` into its pod, or `docker exec` into its container; and --node-root has to be the one of that run"
+)
+
+
+class NobodyWaitsError(ConfigurationError):
+    """No run waits on the node that could inspect it."""
+
+
+def refresh(node: Node, paths: Iterable[str], seconds: float, *, installed: bool) -> LookOutcome:
+    """Make the run that holds one of the PID files at `paths` inspect the node; return the outcome.
+
+    The outcome is that of an inspection that began after this request. Raises NobodyWaitsError if no run waits, or if
+    it ends meanwhile; AlreadyRunningError if what holds the file is another program, is stopped, or gives no answer
+    within `seconds`.
+    """
+    deadline = clock.monotonic() + seconds
+    path, pid = _holder(node, paths, installed=installed)
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError as error:
+        raise _ended(pid, path) from error
+    except OSError as error:
+        raise NodeError.of(error, path, "open the process that holds it") from error
+    try:
+        # the descriptor pins the PID: it is no other process's from here on
+        asked = clock.now()
+        requested = _request(node, path, pid, pidfd, deadline)
+        while True:
+            saved = wait.of_instance(pid)
+            outcome = look_outcome.parsed(saved.look) if saved is not None else None
+            if outcome is not None and outcome.began >= requested:
+                return outcome
+            if saved is not None and not saved.look and saved.looked_at > asked:
+                raise AlreadyRunningError(
+                    f"the waiting run (PID {pid}) has inspected the node, and its release reports no outcome",
+                    path=path,
+                    hint="its log has the outcome; `toolkit-installer status` shows how the node is now",
+                )
+            if _has_ended(pidfd):
+                raise _ended(pid, path)
+            _refuse_stopped(pid, path)
+            _refuse_late(pid, path, deadline)
+            signals.rest(_PAUSE_SECONDS)
+    finally:
+        os.close(pidfd)
+
+
+def _holder(node: Node, paths: Iterable[str], *, installed: bool) -> tuple[str, int]:
+    """Return the PID file that is held, and the PID of its holder. Raises NobodyWaitsError, NodeError."""
+    tried = list(dict.fromkeys(paths))
+    for path in tried:
+        if (pid := locks.holder(node.files, path)) is not None:
+            return path, pid
+    what = "no run waits here" if installed else "no run waits here, and nothing is installed"
+    raise NobodyWaitsError(what, path=tried[0], hint=_ELSEWHERE)
+
+
+def _request(node: Node, path: str, pid: int, pidfd: int, deadline: float) -> float:
+    """Signal the run; return when that was done, in seconds since the boot. Raises as `refresh` does."""
+    while True:
+        process = processes.inspect_process(pid)
+        if _has_ended(pidfd) or locks.holder(node.files, path) != pid:
+            raise _ended(pid, path)
+        if process is not None:
+            _refuse_others(node, path, process)
+            _refuse_stopped(pid, path)
+            log.get().info("Asking the waiting run to look again", key="requesting-look", pid=pid)
+            requested = clock.boot_seconds()
+            if processes.inspect_process(pid) != process:
+                continue  # it fell asleep or woke up, which makes another program of it
+            try:
+                # by the descriptor, also for PID 1, which a run is in a container of its own: it is one by all signs
+                node.calls.signal(pidfd, signal.SIGHUP)
+            except ProcessLookupError as error:
+                raise _ended(pid, path) from error
+            except OSError as error:
+                raise NodeError.of(error, path, "send SIGHUP to the process that holds it") from error
+            return requested
+        if trust.standing(pid) is trust.Standing.UNSEEN:
+            raise AlreadyRunningError(
+                f"PID {pid} holds the lock on the PID file, and cannot be inspected: it is not signalled",
+                path=path,
+                hint="run this as root",
+            )
+        _refuse_late(pid, path, deadline)
+        signals.rest(_PAUSE_SECONDS)
+
+
+def _refuse_others(node: Node, path: str, process: Process) -> None:
+    """Raise AlreadyRunningError if the lock's holder is no run of this program that takes SIGHUP for a request."""
+    name = os.path.basename(process.executable)
+    if not uninstall.is_installer(node, path, process):
+        what = f"PID {process.pid} holds the lock on the PID file, and is not seen here as an installer"
+    elif not name.startswith(_INTERPRETER):
+        what = f"another installer, {name}, is running with PID {process.pid}, and would end at a SIGHUP"
+    elif not _takes_signal(process.pid):
+        what = f"PID {process.pid} holds the lock on the PID file, and would end at a SIGHUP"
+    elif not trust.shares_clock(process.pid):
+        what = f"the waiting run (PID {process.pid}) has a time namespace of its own, so that its answer is not known"
+    else:
+        return
+    raise AlreadyRunningError(f"{what}: it is not signalled", path=path, hint="inspect that process")
+
+
+def _takes_signal(pid: int) -> bool:
+    """Tell whether a run takes SIGHUP for a request: it blocks it while at work, and awaits it while idle.
+
+    A signal that is awaited does not count as blocked (sigtimedwait(2)). The state is looked for twice: a run that is
+    at work at the first look may be idle at the second.
+    """
+    is_idle = wait.of_instance
+    return is_idle(pid) is not None or trust.blocks(pid, signal.SIGHUP) or is_idle(pid) is not None
+
+
+def _refuse_stopped(pid: int, path: str) -> None:
+    if trust.state_of(pid) == "T":
+        raise AlreadyRunningError(
+            f"the waiting run (PID {pid}) is stopped (SIGSTOP), and does nothing",
+            path=path,
+            hint=f"`kill -CONT {pid}` lets it go on",
+        )
+
+
+def _refuse_late(pid: int, path: str, deadline: float) -> None:
+    if clock.monotonic() > deadline:
+        raise AlreadyRunningError(
+            f"the waiting run (PID {pid}) did not report an outcome in time",
+            path=path,
+            hint="its log says what it does; --timeout waits longer",
+        )
+
+
+def _has_ended(pidfd: int) -> bool:
+    return bool(select.select([pidfd], [], [], 0)[0])
+
+
+def _ended(pid: int, path: str) -> NobodyWaitsError:
+    return NobodyWaitsError(f"the run (PID {pid}) ended meanwhile", path=path, hint="its log says why")

@@ -1,0 +1,129 @@
+"""What a run looks after while it waits: what the idle process is to watch, and what is to be known again then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from toolkit_installer import log
+from toolkit_installer.applying import reload_windows
+from toolkit_installer.kubernetes.standing import Standing
+from toolkit_installer.node import idling
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt.schema import Receipt
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.reporting.outcome import LookRecorder
+from toolkit_installer.reporting.telling import Telling
+from toolkit_installer.run.converge import Converger
+from toolkit_installer.settings import Settings
+from toolkit_installer.waiting.drift import DriftWatch
+from toolkit_installer.waiting.node_watch import DriverWatch, GpuWatch
+from toolkit_installer.waiting.readiness import Readiness
+from toolkit_installer.waiting.wait import Remembered
+
+if TYPE_CHECKING:
+    from toolkit_installer.kubernetes.wanted import Question
+    from toolkit_installer.waiting.plugin import PluginWatch
+
+
+class Watches:
+    """Of one run. Each part watches something of its own; this is what all of them have in common with a sleep."""
+
+    def __init__(self, settings: Settings, node: Node, store: ReceiptStore, converger: Converger) -> None:
+        self.question: Question | None = None
+        """Whether the node is wanted, where somebody is to be asked."""
+        if settings.cluster is not None:
+            from toolkit_installer.kubernetes.wanted import Question  # noqa: PLC0415  # few runs ask
+
+            self.question = Question(settings.cluster)
+        self.plugin: PluginWatch | None = None
+        """The NRI plugin, where it is to be served."""
+        if settings.nri is not None:
+            from toolkit_installer.waiting.plugin import PluginWatch  # noqa: PLC0415  # few runs serve it
+
+            self.plugin = PluginWatch(settings, settings.nri, node)
+        self.telling = Telling(settings, node)
+        self.readiness = Readiness(settings, node)
+        self.drift = DriftWatch(settings, node, store)
+        self.driver = DriverWatch(settings, node)
+        self.gpus = GpuWatch(settings, node)
+        self.look = LookRecorder()
+        self.tries = 0
+        self.looked_at, self.failure = 0.0, ""
+        """When the node was last brought to where it should be, and why that failed (`Remembered`)."""
+        self._converger = converger
+        self._gate = converger.gate
+        self._command: tuple[str, ...] = ()
+        """What the program was started with at first; empty: this is the first time."""
+
+    def is_held(self) -> bool:
+        """Tell whether the API server has yet to allow any change of the node."""
+        return self.question is not None and self.question.standing.held
+
+    @property
+    def driver_away(self) -> bool:
+        """Whether no driver is usable, as far as the last look went."""
+        return self._converger.driver_away or self.driver.away
+
+    def recall(self, remembered: Remembered) -> None:
+        """Know again what the process before the idle one knew."""
+        if self.question is not None:
+            self.question.recall(remembered.standing, remembered.answered)
+        self.driver.recall(remembered)
+        self._converger.driver_away = remembered.driver_away and not self.driver.named
+        self._command = remembered.command
+        self.looked_at, self.failure = remembered.looked_at, remembered.failure
+        self.gpus.idle = remembered.without_gpu
+        self.look.restore(remembered.look)
+        self.telling.recall(remembered.telling)
+        self._gate.pending = reload_windows.understood(remembered.pending)
+        if self.plugin is not None:
+            self.plugin.recall(remembered.plugin)
+
+    def settled(self) -> bool:
+        """Tell whether the run may sleep: the plugin's process has said nothing new, and wakes it if it does later.
+
+        To be asked last of all.
+        """
+        if self.plugin is None:
+            return True
+        self.plugin.keep()
+        return self.plugin.settle()
+
+    def watched(self, receipt: Receipt | None) -> list[tuple[str, str, str]]:
+        """Return what the idle process is to look at beside the managed files: event, path, identity."""
+        return [
+            *self.readiness.watched(receipt, self._converger.processes),
+            *((idling.DRIVER, *each) for each in self.driver.watched),
+            *((idling.GPU, *each) for each in self.gpus.watched),
+            *((idling.BUSY, *each) for each in self._gate.watched),
+            *self.telling.watched(),
+        ]
+
+    def later(self) -> tuple[bool, float | None]:
+        """Return whether something is to be found out that nothing tells, and in how many seconds at most it is due."""
+        opens = self._gate.seconds()
+        unknown = self.driver_away or (self.question is not None and not self.question.standing.wanted)
+        unknown |= self.readiness.stopped or self.telling.owes or (self.plugin is not None and self.plugin.owes)
+        unknown |= self._gate.pending is not None and opens is None
+        return unknown, opens
+
+    def remembered(self, *, later: bool) -> Remembered:
+        """Return what is to be known again; `later`: something is still to be found out, and the tries are counted."""
+        return Remembered(
+            driver=self.driver.watched,
+            driver_away=self.driver_away,
+            tries=self.tries if later else 0,
+            without_gpu=self.gpus.idle,
+            command=self._command,
+            standing=self.question.standing if self.question is not None else Standing(),
+            engine_stopped=self.readiness.stopped,
+            looked_at=self.looked_at,
+            failure=self.failure,
+            said=log.said(),
+            differences=tuple(self.drift.differences.items()),
+            telling=self.telling.remembered(),
+            pending=reload_windows.plain(self._gate.pending),
+            driver_seen=self.driver.seen,
+            plugin=self.plugin.remembered() if self.plugin is not None else {},
+            look=self.look.plain(),
+        )

@@ -1,0 +1,100 @@
+"""The command by which an administrator reaches a run where it is: in its pod, in its container, or on the machine."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+
+from toolkit_installer.engines.common import command_line
+from toolkit_installer.errors import InstallerError
+from toolkit_installer.node import places, processes
+from toolkit_installer.node.mounts import Mount
+from toolkit_installer.settings import Program, Settings
+from toolkit_installer.waiting import wait
+
+_IN_A_POD = "KUBERNETES_SERVICE_HOST"
+_PLACES = (
+    (("--node-root",), ("NODE_ROOT",)),
+    (("--toolkit-install-dir", "--root"), ("TOOLKIT_INSTALL_DIR", "ROOT")),
+    (("--pid-file",), ("TOOLKIT_PID_FILE", "PID_FILE")),
+)
+"""The options that say where a run is, and their variables."""
+_USUAL = frozenset({Settings().toolkit.install_dir, Settings().pid_file})
+_NAME = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
+_NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
+_SHORT_ID = 12
+_CONTAINERS = (
+    ("docker", r"/containers/([0-9a-f]{64})/hostname$"),
+    ("podman", r"/overlay-containers/([0-9a-f]{64})/userdata/"),
+)
+"""What docker and podman mount on a container's /etc/hostname: a file in a folder that is called by its ID."""
+
+
+def of_self() -> str:
+    """Return the command `refresh` for this run."""
+    return command("refresh", sys.argv, os.environ, _namespace(os.getpid()), places.table_of(os.getpid()))
+
+
+def of_run(pid: int) -> str:
+    """Return the command `refresh` for the run that waits as the process `pid`."""
+    process = processes.inspect_process(pid)
+    environment = processes.environment(process) if process is not None else {}
+    saved = wait.of_instance(pid)
+    words = saved.command if saved is not None and saved.command else process.arguments if process is not None else ()
+    return command("refresh", words, environment, _namespace(pid), places.table_of(pid))
+
+
+def status_without_engine() -> str | None:
+    """Return the command that shows `status` on the node while its engine is down; None outside a container.
+
+    `kubectl exec` and `docker exec` need the engine; the container's processes go on without it.
+    """
+    if places.sees_inits_root_elsewhere():
+        pid = str(os.getpid())  # the node's own number
+    elif places.is_marked():
+        pid = "PID"
+    else:
+        return None
+    # nsenter runs it with the variables of the node, and not with those of the container
+    return f"nsenter -t {pid} -m -p {Program.TOOLKIT_INSTALLER} status{_options(sys.argv, os.environ)}"
+
+
+def command(
+    name: str, started: Sequence[str], environment: Mapping[str, str], namespace: str | None, table: Sequence[Mount]
+) -> str:
+    """Return the command line of our command `name` for a run that was `started` so, with these mounts. Pure."""
+    words = f"{Program.TOOLKIT_INSTALLER} {name}"
+    within = f"{words}{_options(started, {})}"  # a container's variables are there for whoever enters it as well
+    if environment.get(_IN_A_POD):
+        pod = environment.get("HOSTNAME", "")
+        return f"kubectl -n {namespace or 'NAMESPACE'} exec {pod if re.fullmatch(_NAME, pod) else 'POD'} -- {within}"
+    hostnames = [mount.root for mount in table if mount.place == "/etc/hostname"]
+    for engine, pattern in _CONTAINERS:
+        for root in hostnames:
+            if found := re.search(pattern, root):
+                return f"{engine} exec {found[1][:_SHORT_ID]} {within}"
+    return f"{words}{_options(started, environment)}"
+
+
+def _options(started: Sequence[str], environment: Mapping[str, str]) -> str:
+    """Return the options by which another command finds what a run was started for. Pure."""
+    given = (
+        (flags[0], command_line.last(started, *flags) or next(filter(None, map(environment.get, names)), None))
+        for flags, names in _PLACES
+    )
+    return "".join(f" {flag} {shlex.quote(value)}" for flag, value in given if value and value not in _USUAL)
+
+
+def _namespace(pid: int) -> str | None:
+    """Return the namespace of the pod that a process is in, None where that is not known."""
+    process = processes.inspect_process(pid)
+    if process is None:
+        return None
+    with contextlib.suppress(InstallerError):
+        text = (processes.read_as(process, _NAMESPACE) or b"").decode(errors="replace").strip()
+        return text if re.fullmatch(r"[a-z0-9-]+", text) else None
+    return None
