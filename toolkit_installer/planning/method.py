@@ -11,7 +11,7 @@ there yet too, and no look at the node tells that they do not. Such a node stays
 
 Nor does it take `nri`, the plugin that hands out CDI devices: its pods ask by an annotation of theirs, which those that
 are written for the other ways do not have, and it is served only while a run waits. Whether the engine heeds the plugin
-is asked when it is served (`plugin/watch.py`), which is before anything is changed.
+is asked when it is served (`waiting/plugin.py`), which is before anything is changed.
 """
 
 from __future__ import annotations

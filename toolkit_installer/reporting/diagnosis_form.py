@@ -193,7 +193,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     specifications: tuple[SpecificationSeen, ...] = ()
     os_release: str = ""
     signs: frozenset[str] = frozenset()
-    """Paths that are there and tell who declares the node's files (hosts.py)."""
+    """Paths that are there and tell who declares the node's files (below)."""
 
 
 KUBESPRAY: Final = ("/etc/kubernetes/kubelet.env", "/etc/kubernetes/kubelet-config.yaml")

@@ -158,7 +158,7 @@ class MetricsReport:
         self._counted = metrics_text.heard(self._counted, line, time.monotonic())
 
 
-_PROGRAM = os.path.join(os.path.dirname(os.path.realpath(metrics_server.__file__)), "endpoint_process.py")
+_PROGRAM = os.path.join(os.path.dirname(os.path.realpath(metrics_server.__file__)), "metrics_process.py")
 """Looked at when the program starts, as `interpreter` does."""
 _BEGIN_SECONDS = 30.0
 """More than a process takes to begin on a node that is busy with all that a boot starts."""
@@ -245,7 +245,7 @@ def _listening(address: Address) -> socket.socket:
 
 
 def _packet(*, ready: bool, why: str, metrics: str) -> bytes:
-    """Return what the process is told, as answering.py has it."""
+    """Return what the process is told, as metrics_server.py has it."""
     return b"\0".join((b"1" if ready else b"0", _plain(why), _plain(metrics)))
 
 

@@ -5,7 +5,7 @@ nobody meanwhile, or for the minute that an engine may take; and whoever can rea
 no privileges, no file and nothing to lose. It runs for months: a few of the standard library's built-in modules, and
 nothing else.
 
-    python -I -S endpoint_process.py LISTENER CHANNEL
+    python -I -S metrics_process.py LISTENER CHANNEL
 
 `LISTENER` is a listening stream socket, `CHANNEL` a socket of packets (SOCK_SEQPACKET). This says READY there once it
 has given up what it can do without, and again for each packet that it took: who is stopped, or hangs, says nothing. The

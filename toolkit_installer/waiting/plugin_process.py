@@ -2,7 +2,7 @@
 
     toolkit_installer.waiting.plugin_process:main CHANNEL ASKED
 
-`CHANNEL` is a socket of packets (SOCK_SEQPACKET), `ASKED` what asked.py says. This says there how the plugin stands
+`CHANNEL` is a socket of packets (SOCK_SEQPACKET), `ASKED` what plugin_protocol.py says. This says there how the plugin stands
 whenever that changes, and then sends the run a SIGCHLD, which wakes it from its sleep; the first packet is what became
 of the first try. Once nobody holds the other end, this ends. It imports little: it runs for months.
 
