@@ -64,7 +64,7 @@ def compile_packages(home: Path) -> None:
 
 
 def _import_what_is_put_off() -> None:
-    """Import what the program has stood in for until it is used (late.py), and what that imports."""
+    """Import what the program has stood in for until it is used (lazy.py), and what that imports."""
     known = 0
     while known != len(sys.modules):
         known = len(sys.modules)

@@ -10,7 +10,7 @@ import resource
 import sys
 from typing import Final
 
-from toolkit_installer import late, patterns
+from toolkit_installer import lazy
 from toolkit_installer.node import signals
 
 _LATE: Final = ("ctypes", "psutil", "socket", "subprocess", "tomllib")
@@ -60,12 +60,12 @@ def _start(name: str) -> int:
     # before any import that could start a thread: a thread without the mask would take the signals away
     signals.block()
     gc.set_threshold(_OBJECTS)
-    late.put_off(*_LATE)
-    late.put_off(*_UNUSED, by_a_change=False)
-    with patterns.put_off():
+    lazy.defer(*_LATE)
+    lazy.defer(*_UNUSED, by_a_change=False)
+    with lazy.deferred_patterns():
         # msgspec takes the standard library's own typing then, which came later; both know types that we have no
         # values of
-        with late.without("typing_extensions"), late.unused(decimal="Decimal", uuid="UUID SafeUUID"):
+        with lazy.without("typing_extensions"), lazy.unused(decimal="Decimal", uuid="UUID SafeUUID"):
             importlib.import_module("msgspec")
             importlib.import_module("click")
         from toolkit_installer.cli import commands  # noqa: PLC0415  # see above

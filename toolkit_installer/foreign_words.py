@@ -1,6 +1,6 @@
 """Words that may have values of other people's files in them, as people may see them.
 
-Whatever this process has read and hides (documents/hiding.py) is also hidden where a program, or an error, quotes it.
+Whatever this process has read and hides (documents/masking.py) is also hidden where a program, or an error, quotes it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import posixpath
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from toolkit_installer.documents import hiding
+from toolkit_installer.documents import masking
 from toolkit_installer.node import heard
 from toolkit_installer.settings import Program
 
@@ -24,8 +24,8 @@ _FIRST_WORDS = 6
 class _Learnt:
     """What is hidden, and all that it was learnt of: a text is read once, and not again for each line of a log."""
 
-    people: ClassVar[hiding.Hiding]
-    settled: ClassVar[hiding.Hiding]
+    people: ClassVar[masking.Hiding]
+    settled: ClassVar[masking.Hiding]
     read: ClassVar[dict[tuple[str, str | int], Any] | None] = None
 
 
@@ -50,7 +50,7 @@ def _is_of_this_program(words: Sequence[str]) -> bool:
     )
 
 
-def _learnt() -> hiding.Hiding:
+def _learnt() -> masking.Hiding:
     """Return what is hidden from people, with all that was read by now."""
     heard_now: dict[tuple[str, str | int], Any] = {
         ("file", path): content for path, content in tuple(heard.files.items()) if not path.endswith(_OWN)
@@ -61,7 +61,7 @@ def _learnt() -> hiding.Hiding:
     heard_now |= {("variables", pid): each for pid, each in tuple(heard.variables.items()) if pid not in own}
     before = _Learnt.read
     if before is None or any(heard_now.get(key) != value for key, value in before.items()):
-        before, _Learnt.people = {}, hiding.Hiding()
+        before, _Learnt.people = {}, masking.Hiding()
     elif len(before) == len(heard_now):
         return _Learnt.settled
     for key in heard_now.keys() - before.keys():

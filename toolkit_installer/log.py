@@ -12,10 +12,10 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TextIO, cast
 
-from toolkit_installer import late, patterns
+from toolkit_installer import lazy
 from toolkit_installer.documents.log_line import TIME, Renderer
-from toolkit_installer.node import streams
-from toolkit_installer.node.status_line import StatusLine
+from toolkit_installer.node import terminal
+from toolkit_installer.node.terminal import StatusLine
 from toolkit_installer.settings import LogFormat
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def listen() -> None:
 
 
 def _configure_structlog(renderer: Renderer, stream: TextIO, *, debug: bool) -> None:
-    with patterns.put_off(), late.unused(**_UNUSED_BY_STRUCTLOG):
+    with lazy.deferred_patterns(), lazy.unused(**_UNUSED_BY_STRUCTLOG):
         import logging  # noqa: PLC0415  # see the module's own words
 
         setattr(logging, "logAsyncioTasks", False)  # noqa: B010  # from 3.12 on it would ask asyncio for a name
@@ -188,7 +188,7 @@ class _Writer:
     def msg(self, message: str) -> None:
         StatusLine.make_room()
         try:
-            streams.write(self._stream, f"{message}\n")
+            terminal.write(self._stream, f"{message}\n")
         except (OSError, ValueError):
             return  # see above
 

@@ -13,7 +13,7 @@ import pytest
 from tests.support.built import go_tools
 from tests.support.crio_reading import BUILT_IN, RefusedError, read
 from toolkit_installer.engines.api import DesiredState
-from toolkit_installer.engines.crio import trial as crio_trial
+from toolkit_installer.engines.crio import engine as crio_trial
 from toolkit_installer.node.node import Node
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def test_crio_says_of_files_that_are_given_in_memory_what_it_would_make_of_them(
     binary: Path, after: str, served: dict[str, str], default: str | None, words: list[str]
 ) -> None:
     programs = Node("/").programs
-    said = crio_trial.wrong(
+    said = crio_trial.trial_faults(
         programs, str(binary), b"", (RUNC.encode(), after.encode()), DesiredState((), served, default)
     )
     assert len(said) == len(words), said
@@ -120,5 +120,6 @@ def test_crio_is_not_asked_about_a_change_where_it_refuses_what_is_there(binary:
     broken = b"[crio.runtime]\nlog_size_max = 1\n"
     programs = Node("/").programs
     assert (
-        crio_trial.wrong(programs, str(binary), broken, (b"", b""), DesiredState((), {"nvidia": "/x"}, "nvidia")) == []
+        crio_trial.trial_faults(programs, str(binary), broken, (b"", b""), DesiredState((), {"nvidia": "/x"}, "nvidia"))
+        == []
     )

@@ -33,7 +33,7 @@ print("", *loaded, sep="\\n")
 UNUSED = {
     *("asyncio", "grpc.aio", "inspect", "ssl"),
     *("google.protobuf.internal.python_message", "google.protobuf.text_format"),
-    "toolkit_installer.engines.common.cri.canary",
+    "toolkit_installer.engines.common.cri.ask",
 }
 
 

@@ -15,7 +15,7 @@ from tests.node.engines.live import FakeDockerd
 from tests.support import played
 from tests.support.distribution_cases import Case
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, SCRIPTS, FakeNode
-from toolkit_installer.engines.detect.table import TABLE
+from toolkit_installer.engines.detect.unit_files import TABLE
 
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
 KUBELET = ("--config=/var/lib/kubelet/config.yaml",)

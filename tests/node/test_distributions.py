@@ -16,7 +16,7 @@ from tests.node import faults
 from tests.node.faults import Plan
 from tests.support.distribution_cases import WRITE, Case, cases
 from tests.support.fake_node import NOTHING_TO_DO, SCRIPTS, TOOLKIT, WAITING, FakeNode
-from toolkit_installer.engines.detect.table import BY_NAME
+from toolkit_installer.engines.detect.unit_files import BY_NAME
 
 CASES = pytest.mark.parametrize("case", cases(), ids=str)
 AGENT = "/var/lib/rancher/k3s/agent/etc/containerd"

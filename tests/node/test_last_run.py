@@ -18,7 +18,7 @@ from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.faults import Fault, Outcome, Plan, run
 from tests.support.fake_node import DAEMON_JSON, PID_FILE, SCRIPTS, FakeNode
 from toolkit_installer.errors import ExitCode
-from toolkit_installer.node import clock
+from toolkit_installer.node import machine
 from toolkit_installer.reporting.outcome import FILE
 
 RUN_FOLDER = os.path.dirname(PID_FILE)
@@ -65,7 +65,7 @@ def test_a_run_that_was_refused_is_told_of_with_its_code_its_place_and_its_remed
     assert (said["file"], said["line"]) == (DAEMON_JSON, 3)
     assert said["reason"]
     assert said["remedy"]
-    assert said["ended"] <= clock.text(clock.now())
+    assert said["ended"] <= machine.text(machine.now())
     shown = known.do("status").output
     assert f"`run` failed at {said['ended']} with exit code 3 (bad-configuration)" in shown
     assert f"{DAEMON_JSON}:3: {said['reason']}" in shown

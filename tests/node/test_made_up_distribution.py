@@ -16,7 +16,7 @@ MADE = "/etc/slim/containerd.toml"
 DROP_IN = "/etc/slim/containerd.d/99-nvidia.toml"
 CRI = "io.containerd.cri.v1.runtime"
 MODULE = f"""
-from toolkit_installer.engines.containerd.distributions.generating import Generating
+from toolkit_installer.engines.containerd.layouts import Generating
 from toolkit_installer.engines.containerd.layouts import Layout
 
 class Slim(Generating):

@@ -188,7 +188,7 @@ def test_an_older_receipt_gets_the_nodes_paths_from_its_writers_container(instal
 
 CONNECTS = """\
 import socket, sys
-from toolkit_installer.engines.common.answering import place_of_socket
+from toolkit_installer.engines.common.serving import place_of_socket
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.sockets import reachable
 

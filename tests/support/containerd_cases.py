@@ -24,7 +24,7 @@ from toolkit_installer.engines.containerd.inspection import ContainerdInspection
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.node.node import Node
-from toolkit_installer.receipt.memory import digest
+from toolkit_installer.receipt.memory import digest_of
 from toolkit_installer.settings import EngineName, Program
 
 DATA = Path(__file__).parents[1] / "data" / "containerd"
@@ -127,7 +127,7 @@ def taken_back(made: Made, *, touched: bool) -> dict[str, tuple[bytes | None, by
                 continue  # there is nothing to add to
             now = b"".join([FIRST_OF_THEIRS, now, b"" if now.endswith(b"\n") or not now else b"\n", LAST_OF_THEIRS])
         found = None if now is None else Found(goal.path, now, _METADATA, _IDENTITY)
-        memory = Recorded(goal.base, frozenset({digest(goal.target or b"")}), goal.ownership)
+        memory = Recorded(goal.base, frozenset({digest_of(goal.target or b"")}), goal.ownership)
         left = Containerd().without_us(EngineFile(goal.role, goal.path, found), memory, TOOLKIT)
         result[goal.path] = (goal.base, left.base)
     return result
@@ -147,7 +147,7 @@ def given_back(
         now = goal.target.replace(ours, edit)
         memory = Recorded(ownership=config.recognised(now, whole=False))
         if recorded:
-            memory = Recorded(goal.base, frozenset({digest(goal.target)}), goal.ownership)
+            memory = Recorded(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
         found = Found(goal.path, now, _METADATA, _IDENTITY)
         left = Containerd().without_us(EngineFile(goal.role, goal.path, found), memory, TOOLKIT)
         result.append((goal.base, left.base, left.left))

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from toolkit_installer.cli.options import help as cli_help
+from toolkit_installer.cli.options.help import Page
 from toolkit_installer.cli.options.model import Group, Kind, Option
-from toolkit_installer.cli.options.page import Page
 from toolkit_installer.settings import Program
 
 PAGE = Path(__file__).parents[2] / "docs" / "toolkit-installer.8"

@@ -11,7 +11,7 @@ from hypothesis import assume
 from hypothesis import strategies as st
 
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Remove, Set, Table, apply, lookup, same
-from toolkit_installer.documents.toml_values import write, write_key
+from toolkit_installer.documents.toml_text import write, write_key
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, table_of
 
 NAMES = ("nvidia", "nvidia-cdi", "nvidia-legacy")

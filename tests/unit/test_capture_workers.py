@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from toolkit_installer.cli import workers
+from toolkit_installer.cli import capture_workers
 
 KEPT: list[bytes] = []
 MEGABYTE = 1 << 20
@@ -27,7 +27,7 @@ HARM: dict[str, tuple[Callable[[], object], str]] = {
 
 @pytest.fixture(autouse=True)
 def _one_second(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "MOST_SECONDS", 1)
+    monkeypatch.setattr(capture_workers, "MOST_SECONDS", 1)
 
 
 @pytest.fixture(autouse=True)
@@ -36,7 +36,7 @@ def _two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def work(name: str) -> object:
-    workers.begin(f"/captures/{name}")
+    capture_workers.begin(f"/captures/{name}")
     return HARM[name][0]() if name in HARM else name
 
 
@@ -49,7 +49,7 @@ def lost(name: str, path: str | None, reason: str) -> str:
 def test_what_does_harm_is_refused_alone(name: str, place: int) -> None:
     given = list(FINE)
     given[place] = name
-    found = list(workers.each(work, given, lost))
+    found = list(capture_workers.run_workers(work, given, lost))
     assert found[place] == f"{name} /captures/{name}: {HARM[name][1]}"
     assert [each for index, each in enumerate(found) if index != place] == [
         each for index, each in enumerate(given) if index != place
@@ -58,29 +58,31 @@ def test_what_does_harm_is_refused_alone(name: str, place: int) -> None:
 
 def test_a_fleet_of_nothing_but_harm_is_refused_one_by_one() -> None:
     given = ["memory", "a crash", "a large result"] * 4
-    assert list(workers.each(work, given, lost)) == [f"{name} /captures/{name}: {HARM[name][1]}" for name in given]
+    assert list(capture_workers.run_workers(work, given, lost)) == [
+        f"{name} /captures/{name}: {HARM[name][1]}" for name in given
+    ]
 
 
 def test_time_of_earlier_captures_is_not_counted() -> None:
     def slow(name: str) -> str:
-        workers.begin(name)
+        capture_workers.begin(name)
         end = time.process_time() + 0.4
         while time.process_time() < end:
             pass
         return name
 
     given = list(FINE)[:12]
-    assert list(workers.each(slow, given, lost)) == given
+    assert list(capture_workers.run_workers(slow, given, lost)) == given
 
 
 def test_memory_that_earlier_captures_keep_is_not_counted() -> None:
     def keeping(name: str) -> str:
-        workers.begin(name)
+        capture_workers.begin(name)
         KEPT.append(bytes(100 * MEGABYTE))
         return name
 
     given = list(FINE)[:16]
-    assert list(workers.each(keeping, given, lost)) == given
+    assert list(capture_workers.run_workers(keeping, given, lost)) == given
     assert not KEPT
 
 
@@ -89,11 +91,11 @@ def test_each_is_answered_in_its_order_whoever_is_ready_first() -> None:
         time.sleep(0.3 if int(name) < 20 else 0)
         return name
 
-    assert list(workers.each(late, list(FINE)[15:25], lost)) == list(FINE)[15:25]
+    assert list(capture_workers.run_workers(late, list(FINE)[15:25], lost)) == list(FINE)[15:25]
 
 
 def test_nothing_given_is_nothing_made() -> None:
-    assert list(workers.each(work, [], lost)) == []
+    assert list(capture_workers.run_workers(work, [], lost)) == []
 
 
 def test_an_answer_is_there_before_the_last_capture_is_looked_at() -> None:
@@ -102,7 +104,7 @@ def test_an_answer_is_there_before_the_last_capture_is_looked_at() -> None:
         return name
 
     begun = time.monotonic()
-    found: Iterator[str] = workers.each(waiting, list(FINE), lost)
+    found: Iterator[str] = capture_workers.run_workers(waiting, list(FINE), lost)
     assert [next(found) for _ in range(20)] == list(FINE)[:20]
     found.close()  # type: ignore[attr-defined]
     assert time.monotonic() - begun < 30
@@ -112,11 +114,11 @@ def test_an_answer_is_there_before_the_last_capture_is_looked_at() -> None:
 
 def test_a_child_leaves_no_core_and_its_limits_are_its_own() -> None:
     def limits(_name: str) -> list[int]:
-        workers.begin("x")
+        capture_workers.begin("x")
         return [resource.getrlimit(each)[0] for each in (resource.RLIMIT_CORE, resource.RLIMIT_CPU)]
 
     before = [resource.getrlimit(each) for each in (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_CORE)]
-    assert next(workers.each(limits, ["a"], lost)) == [0, 2]
+    assert next(capture_workers.run_workers(limits, ["a"], lost)) == [0, 2]
     assert before == [
         resource.getrlimit(each) for each in (resource.RLIMIT_AS, resource.RLIMIT_CPU, resource.RLIMIT_CORE)
     ]

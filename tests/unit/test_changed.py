@@ -11,13 +11,12 @@ from tests.support import changed
 IMPORTED = {
     "tests/unit/documents/test_toml_edit.py": {"toolkit_installer.documents.toml_edit"},
     "tests/unit/engines/test_config.py": {"toolkit_installer.engines.containerd.config", "tests.support.payloads"},
-    "tests/unit/started.py": {"toolkit_installer.documents.toml_scan"},
+    "tests/unit/started.py": {"toolkit_installer.documents.toml_text"},
     "tests/node/test_drift.py": {"tests.support.payloads"},
     "tests/node/test_waking.py": {"toolkit_installer.documents.toml_edit"},
 }
 IMPORTERS = {
-    "toolkit_installer.documents.toml_scan": {"toolkit_installer.documents.toml_blocks"},
-    "toolkit_installer.documents.toml_blocks": {"toolkit_installer.documents.toml_edit"},
+    "toolkit_installer.documents.toml_text": {"toolkit_installer.documents.toml_edit"},
     "toolkit_installer.documents.toml_edit": {"toolkit_installer.engines.containerd.config"},
 }
 
@@ -30,7 +29,7 @@ def importers(module: str) -> Iterable[str]:
     "path, tests",
     [
         ("toolkit_installer/documents/toml_edit.py", ["tests/unit/documents/test_toml_edit.py"]),
-        ("toolkit_installer/documents/toml_scan.py", ["tests/unit/documents/test_toml_edit.py"]),
+        ("toolkit_installer/documents/toml_text.py", ["tests/unit/documents/test_toml_edit.py"]),
         ("toolkit_installer/cli/commands.py", []),
         ("tests/support/payloads.py", ["tests/node/test_drift.py", "tests/unit/engines/test_config.py"]),
         ("tests/node/test_drift.py", ["tests/node/test_drift.py"]),

@@ -19,8 +19,7 @@ from toolkit_installer.cli.options import build
 from toolkit_installer.cli.options.help import COMMANDS
 from toolkit_installer.cli.options.resolve import Sources
 from toolkit_installer.cli.options.table import DELETION_TIMEOUT
-from toolkit_installer.cluster_settings import DeletionSettings
-from toolkit_installer.settings import Cleanup, Program, Settings
+from toolkit_installer.settings import Cleanup, DeletionSettings, Program, Settings
 
 pytestmark = pytest.mark.usefixtures("kustomize", "helm")
 TEMPLATE = "DaemonSet/toolkit-installer/spec/template/spec"

@@ -16,10 +16,9 @@ import toolkit_installer
 from toolkit_installer.cli import commands, completion
 from toolkit_installer.cli.options.model import Kind, Option
 from toolkit_installer.cli.options.table import OPTIONS
-from toolkit_installer.cluster_settings import DeletionSettings
 from toolkit_installer.errors import ConfigurationError, EngineDownError, ExitCode
 from toolkit_installer.reporting import versions
-from toolkit_installer.settings import EngineName, Program, Settings
+from toolkit_installer.settings import DeletionSettings, EngineName, Program, Settings
 
 OURS = Program.TOOLKIT_INSTALLER
 OLD = Program.NVIDIA_TOOLKIT

@@ -14,7 +14,7 @@ import pytest
 import toolkit_installer
 from toolkit_installer.cli import commands
 from toolkit_installer.cli.options import help as cli_help
-from toolkit_installer.cli.options.page import Page
+from toolkit_installer.cli.options.help import Page
 from toolkit_installer.cli.options.table import OPTIONS
 from toolkit_installer.errors import ExitCode
 from toolkit_installer.settings import Program, Settings

@@ -10,7 +10,7 @@ import pytest
 from toolkit_installer.engines.detect import decide, evidence, kubelet
 from toolkit_installer.engines.detect.decide import choose
 from toolkit_installer.engines.detect.evidence import Evidence, Kind
-from toolkit_installer.engines.detect.table import BY_NAME, TABLE, engine_of_socket, with_marks, with_socket
+from toolkit_installer.engines.detect.unit_files import BY_NAME, TABLE, engine_of_socket, with_marks, with_socket
 from toolkit_installer.engines.registry import names, plain, usual_row
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError

@@ -12,12 +12,17 @@ import pytest
 
 from toolkit_installer.cli.options import argv, build
 from toolkit_installer.cli.options import help as cli_help
-from toolkit_installer.cli.options.capture_rows import EACH, ENGINE_VERSION, HTML, KEEP_SECRETS, KEY_FILE, PAYLOAD
 from toolkit_installer.cli.options.model import Kind
 from toolkit_installer.cli.options.table import (
     DELETION_TIMEOUT,
     DRIVER_TIMEOUT,
+    EACH,
+    ENGINE_VERSION,
+    HTML,
+    KEEP_SECRETS,
+    KEY_FILE,
     OPTIONS,
+    PAYLOAD,
     STATUS_CHECK,
     STATUS_JSON,
     UNLESS_INSTALLED,

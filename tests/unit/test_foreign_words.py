@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from toolkit_installer import foreign_words
-from toolkit_installer.documents.hidden_values import MASK
-from toolkit_installer.documents.hiding import Hiding
+from toolkit_installer.documents.masking import MASK, Hiding
 from toolkit_installer.node import heard
 
 SECRET = "Xq7vResQ"  # noqa: S105

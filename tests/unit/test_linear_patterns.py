@@ -37,9 +37,9 @@ _ATTEMPTS = 5
 
 _MADE_AT_RUN_TIME = {
     "cli.options.values:pattern": "the patterns of options, whose texts are short",
-    "documents.toml_blocks:f'(?m)^# {re.escape(marker)}\\\\r?\\\\n'": "a line that is given",
-    "documents.toml_blocks:f'(?m)^# {re.escape(marker)}(?:\\\\r?\\\\n|\\\\Z)'": "a line that is given",
-    "engines.containerd.distributions.generating:rule[0]": "the rows' own patterns, of which each matches at the start",
+    "documents.toml_edit:f'(?m)^# {re.escape(marker)}\\\\r?\\\\n'": "a line that is given",
+    "documents.toml_edit:f'(?m)^# {re.escape(marker)}(?:\\\\r?\\\\n|\\\\Z)'": "a line that is given",
+    "engines.containerd.layouts:rule[0]": "the rows' own patterns, of which each matches at the start",
     "engines.containerd.files:text": "characters and sets alone: test_a_glob_takes_time_in_proportion_to_the_name",
     "engines.containerd.templates:alone": "a prefix that the text has nowhere else, and six digits",
     "engines.containerd.templates:b'(?m)^([ \\\\t]*)# (?=(?:%s[ \\\\t]*)+\\\\r?$)' % number": "likewise",

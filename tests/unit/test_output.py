@@ -20,7 +20,7 @@ from toolkit_installer.cli import commands, output
 from toolkit_installer.cli.output import DiffLine, OutputError
 from toolkit_installer.documents import diff
 from toolkit_installer.errors import ExitCode
-from toolkit_installer.node import streams
+from toolkit_installer.node import terminal
 from toolkit_installer.settings import Program
 
 PACKAGE = pathlib.Path(output.__file__).parents[1]
@@ -205,7 +205,7 @@ def test_a_pipe_that_does_not_block_gets_all_of_the_answer() -> None:
     thread = threading.Thread(target=read)
     with os.fdopen(writer, "w") as stream:
         threading.Timer(0.1, thread.start).start()
-        streams.write(stream, "x" * 1_000_000, patient=True)
+        terminal.write(stream, "x" * 1_000_000, patient=True)
     thread.join(10)
     assert got == [b"x" * 1_000_000]
 

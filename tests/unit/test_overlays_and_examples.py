@@ -16,11 +16,9 @@ from tests.e2e.cluster import stolen_token
 from tests.support import manifests
 from tests.support.manifests import daemon_set, environment, flat, node, one, pod, settings
 from toolkit_installer import __version__
-from toolkit_installer.cluster_settings import CONDITION
-from toolkit_installer.kubernetes.node_state import LABELS
+from toolkit_installer.kubernetes.node_state import LABELS, READY_IN
 from toolkit_installer.kubernetes.scheduling import refusal, tolerates
-from toolkit_installer.kubernetes.taints import READY_IN
-from toolkit_installer.settings import Cleanup, NriSettings
+from toolkit_installer.settings import CONDITION, Cleanup, NriSettings
 
 PRESENT = "nvidia.com/gpu.present"
 pytestmark = pytest.mark.usefixtures("kustomize")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import toolkit_installer
-from toolkit_installer import patterns
+from toolkit_installer import lazy
 
 _PACKAGE = Path(toolkit_installer.__file__).parent
 _POSSESSIVE_GROUP = re.compile(r"(?<!\\)\)(?:[*+?]|\{[0-9,]+\})\+|\(\?>")
@@ -72,7 +72,7 @@ def test_no_module_compiles_a_pattern_when_it_is_imported() -> None:
 
 
 def test_a_pattern_that_is_compiled_when_it_is_used_first_does_what_the_pattern_does() -> None:
-    pattern, plain = patterns.lazy("a(b+)", re.IGNORECASE), re.compile("a(b+)", re.IGNORECASE)
+    pattern, plain = lazy.pattern("a(b+)", re.IGNORECASE), re.compile("a(b+)", re.IGNORECASE)
     for text in ("xABBy", "", "ab"):
         assert bool(pattern.match(text)) == bool(plain.match(text))
         assert pattern.sub("-", text) == plain.sub("-", text)
@@ -83,7 +83,7 @@ def test_a_pattern_that_is_compiled_when_it_is_used_first_does_what_the_pattern_
 
 
 def test_a_pattern_that_is_compiled_when_it_is_used_first_can_be_given_to_what_takes_patterns() -> None:
-    pattern = patterns.lazy("a+")
+    pattern = lazy.pattern("a+")
     assert isinstance(pattern, re.Pattern)
     assert re.sub(pattern, "-", "baac") == "b-c"
     assert re.compile(pattern) is pattern

@@ -276,7 +276,7 @@ def test_the_first_original_of_a_file_is_recorded_beside_a_later_one() -> None:
     engine = msgspec.structs.replace(WHOLE.engines[0], files=(third,))
     whole = msgspec.structs.replace(WHOLE, engines=(engine,))
     assert receipt.decode(receipt.encode(whole)) == whole
-    assert whole.originals() >= {memory.digest(older.content), memory.digest(b"later")}
+    assert whole.originals() >= {memory.digest_of(older.content), memory.digest_of(b"later")}
 
 
 def test_a_receipt_of_an_installer_that_knew_handlers_alone_is_read() -> None:
@@ -412,7 +412,7 @@ def test_what_is_remembered_is_what_was_recorded(
     record = memory.recorded(engine, goal, FOUND, None, [b"target", b"transitional", None])
     remembered = memory.remembered(engine, record, b"base")
     assert remembered.before == b"base"
-    assert remembered.written == {memory.digest(b"target"), memory.digest(b"transitional")}
+    assert remembered.written == {memory.digest_of(b"target"), memory.digest_of(b"transitional")}
     for ours, theirs in (
         (ownership.keys, remembered.ownership.keys),
         (ownership.created, remembered.ownership.created),
@@ -428,7 +428,7 @@ def test_the_record_keeps_the_metadata_of_what_stood_there() -> None:
     record = memory.recorded(
         adapter_of(EngineName.DOCKER), DesiredFile(EngineFile("r", "/etc/x", None), b"base", b"t"), FOUND, None, [b"t"]
     )
-    assert record.before == Before(memory.digest(b"base"), 0o640, 7, 8, (("user.a", b"1"),))
+    assert record.before == Before(memory.digest_of(b"base"), 0o640, 7, 8, (("user.a", b"1"),))
 
 
 def test_a_file_that_was_not_there_has_no_before() -> None:
@@ -446,4 +446,4 @@ def test_our_last_version_stays_known_until_it_is_replaced() -> None:
     second = memory.recorded(
         docker, DesiredFile(EngineFile("r", "/etc/x", None), b"base", b"new"), FOUND, first, [b"new"]
     )
-    assert set(second.written) == {memory.digest(b"text"), memory.digest(b"new")}
+    assert set(second.written) == {memory.digest_of(b"text"), memory.digest_of(b"new")}

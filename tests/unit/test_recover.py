@@ -9,7 +9,7 @@ import pytest
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
-from toolkit_installer.receipt import recover
+from toolkit_installer.receipt import store
 from toolkit_installer.receipt.schema import Before, EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.settings import EngineName
 
@@ -81,15 +81,15 @@ def test_the_version_that_nobody_may_lose_is_in_its_place_and_nothing_of_ours_be
     root: Path, node: Node, present: bytes | None, displaced: bytes | None, expected: dict[str, bytes]
 ) -> None:
     put(root, DOCKER, {"{}": present, SWAP: displaced, TEMPORARY: b"half"})
-    recover.recover(node, receipt(State.APPLYING), STORE)
+    store.recover(node, receipt(State.APPLYING), STORE)
     assert found(root, DOCKER) == expected
-    recover.recover(node, receipt(State.APPLYING), STORE)
+    store.recover(node, receipt(State.APPLYING), STORE)
     assert found(root, DOCKER) == expected
 
 
 def test_where_an_engine_reads_every_file_of_the_folder_a_second_version_is_quarantined(root: Path, node: Node) -> None:
     put(root, CRIO, {"{}": NEWER, SWAP: THEIRS})
-    recover.recover(node, receipt(State.APPLYING, CRIO, EngineName.CRIO), STORE)
+    store.recover(node, receipt(State.APPLYING, CRIO, EngineName.CRIO), STORE)
     assert found(root, CRIO) == {"99-nvidia.conf": NEWER}
     (kept,) = (root / "usr/local/nvidia").rglob("*.kept")
     assert kept.read_bytes() == THEIRS
@@ -101,7 +101,7 @@ def test_a_link_under_our_name_is_removed_and_what_it_leads_to_is_left_alone(roo
     target = root / "etc/precious"
     target.write_bytes(THEIRS)
     beside(root, DOCKER, SWAP).symlink_to(target)
-    recover.recover(node, receipt(State.APPLYING), STORE)
+    store.recover(node, receipt(State.APPLYING), STORE)
     assert found(root, DOCKER) == {"daemon.json": OURS}
     assert target.read_bytes() == THEIRS
 
@@ -111,10 +111,10 @@ def test_what_lies_beside_a_file_is_a_killed_runs_only_if_the_receipt_says_so(
     root: Path, node: Node, state: State
 ) -> None:
     put(root, DOCKER, {"{}": OURS, SWAP: THEIRS})
-    recover.refuse_strangers(node, receipt(state), [DOCKER])
+    store.refuse_strangers(node, receipt(state), [DOCKER])
     for settled in (receipt(State.INSTALLED), None):
         with pytest.raises(ConfigurationError, match="is in the way") as refused:
-            recover.refuse_strangers(node, settled, [DOCKER])
+            store.refuse_strangers(node, settled, [DOCKER])
         assert refused.value.path == DOCKER.replace("daemon.json", SWAP.format("daemon.json"))
         assert "move it away" in str(refused.value.hint)
 
@@ -122,7 +122,7 @@ def test_what_lies_beside_a_file_is_a_killed_runs_only_if_the_receipt_says_so(
 def test_a_version_that_the_receipt_knows_is_no_strangers(root: Path, node: Node) -> None:
     for known in (OURS, BEFORE):
         put(root, DOCKER, {"{}": OURS, SWAP: known})
-        recover.refuse_strangers(node, receipt(State.INSTALLED), [DOCKER])
+        store.refuse_strangers(node, receipt(State.INSTALLED), [DOCKER])
 
 
 @pytest.mark.parametrize("kind", ["folder", "link", "temporary folder"])
@@ -134,7 +134,7 @@ def test_what_is_no_file_under_our_name_is_refused(root: Path, node: Node, kind:
     else:
         place.mkdir()
     with pytest.raises(ConfigurationError, match="is in the way"):
-        recover.refuse_strangers(node, receipt(State.INSTALLED), [DOCKER])
+        store.refuse_strangers(node, receipt(State.INSTALLED), [DOCKER])
 
 
 @pytest.mark.parametrize(
@@ -150,18 +150,18 @@ def test_what_is_no_file_under_our_name_is_refused(root: Path, node: Node, kind:
 def test_it_is_known_beforehand_whether_there_is_anything_to_recover(root: Path, node: Node, left: str) -> None:
     put(root, DOCKER, {"{}": OURS})
     for state in State:
-        assert not recover.is_needed(node, receipt(state), STORE)
+        assert not store.is_needed(node, receipt(state), STORE)
     (root / left[1:]).write_bytes(b"half")
-    assert recover.is_needed(node, receipt(State.APPLYING), STORE)
-    recover.recover(node, receipt(State.APPLYING), STORE)
+    assert store.is_needed(node, receipt(State.APPLYING), STORE)
+    store.recover(node, receipt(State.APPLYING), STORE)
     assert not (root / left[1:]).exists()
-    assert not recover.is_needed(node, receipt(State.APPLYING), STORE)
+    assert not store.is_needed(node, receipt(State.APPLYING), STORE)
 
 
 def test_without_a_receipt_only_what_lies_in_our_own_folder_is_removed(root: Path, node: Node) -> None:
     half = root / STORE[1:] / ".receipt.json.toolkit-installer.tmp"
     half.write_bytes(b"half")
     put(root, DOCKER, {"{}": BEFORE, TEMPORARY: THEIRS})
-    recover.recover(node, None, STORE)
+    store.recover(node, None, STORE)
     assert not half.exists()
     assert found(root, DOCKER) == {"daemon.json": BEFORE, TEMPORARY.format("daemon.json"): THEIRS}

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from toolkit_installer.applying.reload_budget import ReloadBudget, Reloads, recent, refusal, refusal_of_any, remembered
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import streams
+from toolkit_installer.node import terminal
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.files import Files
 from toolkit_installer.node.disk.root import Root
@@ -120,17 +120,17 @@ def possible(budget: ReloadBudget, most: int = 20) -> int:
 def test_what_a_person_does_at_a_terminal_is_no_crash_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, person: bool, allowed: int
 ) -> None:
-    monkeypatch.setattr(streams, "is_a_persons", lambda: person)
+    monkeypatch.setattr(terminal, "is_a_persons", lambda: person)
     budget = ReloadBudget(Files(Root(str(tmp_path)), SystemCalls()), "/toolkit.pid", BUDGET)
     assert possible(budget) == allowed
 
 
 def test_a_person_does_not_use_up_what_a_pod_may_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     budget = ReloadBudget(Files(Root(str(tmp_path)), SystemCalls()), "/toolkit.pid", BUDGET)
-    monkeypatch.setattr(streams, "is_a_persons", lambda: True)
+    monkeypatch.setattr(terminal, "is_a_persons", lambda: True)
     for _ in range(5):
         budget.spend()
-    monkeypatch.setattr(streams, "is_a_persons", lambda: False)
+    monkeypatch.setattr(terminal, "is_a_persons", lambda: False)
     assert possible(budget) == 3
 
 
@@ -153,14 +153,14 @@ def in_a_terminal(work: Callable[[], bool], *, below_a_shell: bool) -> bool:
 
 
 def test_a_person_is_told_from_a_container_with_a_terminal() -> None:
-    assert in_a_terminal(streams.is_a_persons, below_a_shell=True)
-    assert not in_a_terminal(streams.is_a_persons, below_a_shell=False)
+    assert in_a_terminal(terminal.is_a_persons, below_a_shell=True)
+    assert not in_a_terminal(terminal.is_a_persons, below_a_shell=False)
 
 
 def test_without_a_terminal_nobody_is_taken_for_a_person() -> None:
     def redirected() -> bool:
         nowhere = os.open(os.devnull, os.O_RDWR)
         os.dup2(nowhere, 0)
-        return streams.is_a_persons()
+        return terminal.is_a_persons()
 
     assert not in_a_terminal(redirected, below_a_shell=True)

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import toolkit_installer
-from toolkit_installer.cluster_settings import ClusterSettings
-from toolkit_installer.settings import CdiSettings, EngineSettings, Settings, ToolkitSettings
+from toolkit_installer.settings import CdiSettings, ClusterSettings, EngineSettings, Settings, ToolkitSettings
 
 PACKAGE = Path(toolkit_installer.__file__).parent
 REPLACE = ("msgspec.structs.replace", "structs.replace", "replace", "copy.replace")

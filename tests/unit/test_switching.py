@@ -16,7 +16,7 @@ import pytest
 from toolkit_installer.applying import reload
 from toolkit_installer.applying.reload import NotServedError, Patience, Switch, Switcher
 from toolkit_installer.engines.api import DesiredFile, Engine, EngineFile, EngineSilentError, Inspection, Live, Reload
-from toolkit_installer.engines.common.answering import EngineBrokenError
+from toolkit_installer.engines.common.serving import EngineBrokenError
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.files import ChangedMeanwhileError
 from toolkit_installer.node.node import Node

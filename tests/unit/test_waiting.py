@@ -22,7 +22,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.kubernetes.standing import Standing
+from toolkit_installer.kubernetes.verdicts import Standing
 from toolkit_installer.node import idling, signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node

@@ -17,13 +17,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.api_server import real, status, token
-from toolkit_installer.cluster_settings import ClusterSettings
-from toolkit_installer.kubernetes import tokens, verdicts, wanted
-from toolkit_installer.kubernetes.client import Answer
-from toolkit_installer.kubernetes.standing import Standing
-from toolkit_installer.kubernetes.tokens import Bearer
-from toolkit_installer.kubernetes.verdicts import Asked, Verdict, judge
+from toolkit_installer.kubernetes import client, verdicts, wanted
+from toolkit_installer.kubernetes.client import Answer, Bearer
+from toolkit_installer.kubernetes.verdicts import Asked, Standing, Verdict, judge
 from toolkit_installer.kubernetes.wanted import Question
+from toolkit_installer.settings import ClusterSettings
 
 DOCUMENT = (Path(__file__).parents[2] / "docs/kubernetes.md").read_text(encoding="utf-8")
 DS, NS, NODE = Asked.DAEMON_SET, Asked.NAMESPACE, Asked.NODE
@@ -382,8 +380,10 @@ def test_a_token_that_is_not_good_on_the_servers_clock_is_no_deletion(ahead: flo
 
 
 def test_a_service_account_that_was_made_anew_is_another_identity() -> None:
-    again = error(401, "Unauthorized", tokens.bearer(token(**{"kubernetes.io": {"serviceaccount": {"uid": "9"}}})))
-    first = tokens.bearer(token())
+    again = error(
+        401, "Unauthorized", client.parse_bearer(token(**{"kubernetes.io": {"serviceaccount": {"uid": "9"}}}))
+    )
+    first = client.parse_bearer(token())
     assert first is not None
     assert not Script(lambda _: again, lambda _: again).unwanted(Standing(wanted=True, accepted=(first.identity,)))
 

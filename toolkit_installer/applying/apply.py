@@ -19,7 +19,7 @@ from toolkit_installer.engines.api import Live
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
 from toolkit_installer.node import signals
 from toolkit_installer.node.disk.files import ChangedMeanwhileError
-from toolkit_installer.node.disk.readers import Tree
+from toolkit_installer.node.disk.reading import Tree
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node

@@ -67,7 +67,7 @@ class Writer:
         if not attempts:
             return file.found
         known = (*attempts, file.content)
-        ours = {memory.digest(content) for content in known if content is not None}
+        ours = {memory.digest_of(content) for content in known if content is not None}
         self._node.files.recover(file.path, ours, quarantine(engine, self._store) if engine is not None else None)
         now = self._node.files.read_file(file.path)
         if (None if now is None else now.content) not in known:

@@ -3,6 +3,11 @@
 A GPU container is one that runs through a handler of this program, one whose specification has a device of NVIDIA's,
 and one of which a process has such a device open. Where a handler of ours is the default, everything runs through it:
 then those count that ask for a GPU. The container that this program runs in does not count.
+
+Whether a container has a GPU, or asks for one, by its specification as the engine wrote it. Pure.
+
+What an engine adds of a CDI specification stands there as devices and mounts (OCI Runtime Specification, config.md and
+config-linux.md). What NVIDIA's runtime and its hook add later goes by what the container asks for.
 """
 
 from __future__ import annotations
@@ -16,11 +21,10 @@ import msgspec
 
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import InstallerError
-from toolkit_installer.node import device_users, idling, processes
-from toolkit_installer.node.command_lines import flag_value
+from toolkit_installer.node import descriptors, idling, processes
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process
+from toolkit_installer.node.processes import Process, flag_value
 from toolkit_installer.node.trust import Standing
 from toolkit_installer.planning import toolkit_users
 from toolkit_installer.planning.toolkit_users import Bundle
@@ -102,7 +106,7 @@ def _found(node: Node, folder: str, *, by_default: bool) -> Iterator[tuple[str, 
             specification = [toolkit_users.specification_of(each.bundle)] if each.bundle is not None else []
             yield f"{_called(each)} runs {why}", [f"/proc/{each.pid}", *specification]
     homes = [Root("/proc/1/root"), node.root, node.programs.root]
-    users = device_users.in_containers(device_users.majors(_DRIVER), homes)
+    users = descriptors.in_containers(descriptors.majors(_DRIVER), homes)
     for pid in users.pids:
         yield f"the process {pid} in a container has a device of NVIDIA's open", [f"/proc/{pid}"]
     if users.unseen:

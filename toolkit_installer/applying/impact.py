@@ -1,4 +1,15 @@
-"""What a reload touches, as a value, and how it is said. Pure."""
+"""What a reload touches, as a value, and how it is said. Pure.
+
+The containers of an engine that run now, and which of them run through handlers of this program.
+
+What is believed is what still_needed goes by: shims and monitors that are root's, and the bundles that they work in.
+docker says itself how many run. Of the others, containers that only keep a pod's namespaces do not count.
+
+Finds what a reload touches, and says it in the log. Reads only; what cannot be seen is unknown, and stops nothing.
+
+Asked only where a reload is due: it takes a look at the node's processes, and one question to systemd for each level of
+units that depend on each other.
+"""
 
 from __future__ import annotations
 
@@ -17,9 +28,8 @@ from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.engines.registry import usual_row
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node import processes
-from toolkit_installer.node.command_lines import flag_value
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process, root_of
+from toolkit_installer.node.processes import Process, flag_value, root_of
 from toolkit_installer.node.trust import Standing
 from toolkit_installer.planning import toolkit_users
 from toolkit_installer.planning.toolkit_users import MONITOR, RUNTIME_FILE, SHIM, TASKS, Bundle, content_of, same_file

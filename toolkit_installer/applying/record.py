@@ -18,8 +18,7 @@ from toolkit_installer.receipt.schema import Content, Copy, EngineRecord, FileRe
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import EngineName, ReloadMode, Settings
 from toolkit_installer.toolkit import layout
-from toolkit_installer.toolkit.layout import ToolkitFile
-from toolkit_installer.toolkit.low_level import is_usable
+from toolkit_installer.toolkit.layout import ToolkitFile, is_usable
 
 
 class Recorder:
@@ -147,7 +146,7 @@ def _has_read(seen: Prepared, name: EngineName) -> bool:
 
 
 def _content(file: ToolkitFile) -> Content:
-    sha256 = memory.digest(file.content) if file.content is not None else None
+    sha256 = memory.digest_of(file.content) if file.content is not None else None
     return Content(file.name, file.mode, sha256, file.target, file.recipe)
 
 
@@ -192,5 +191,5 @@ def _settled_engine(seen: Prepared, record: EngineRecord) -> EngineRecord:
     files = []
     for file in record.files:
         target = targets[file.path]
-        files.append(msgspec.structs.replace(file, written=() if target is None else (memory.digest(target),)))
+        files.append(msgspec.structs.replace(file, written=() if target is None else (memory.digest_of(target),)))
     return msgspec.structs.replace(record, files=tuple(files), reload_due=False, unread_by=None)

@@ -1,6 +1,12 @@
 """Reloading an engine: its files are brought to given contents, the engine to reading them, and its answers are heard.
 
 Only these prove that it took a change over: it is asked (the adapter's `ask`) until it serves what its files say.
+
+Verifying: an engine that serves, told from one that answers once and ends.
+
+Restarting an engine's unit, without waiting for an engine that waits for this process in turn.
+
+Telling that an engine is waited for: elapsed time on a person's terminal, else a log line every 5 seconds.
 """
 
 from __future__ import annotations
@@ -15,8 +21,7 @@ import msgspec
 from toolkit_installer import foreign_words, log
 from toolkit_installer.applying.engine_files import Writer
 from toolkit_installer.engines.api import DesiredFile, Engine, EngineSilentError, Inspection, Live, Reload
-from toolkit_installer.engines.common.answering import EngineBrokenError
-from toolkit_installer.engines.common.serving import process_of
+from toolkit_installer.engines.common.serving import EngineBrokenError, process_of
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.node import processes, running, signals
 from toolkit_installer.node.node import Node
@@ -24,7 +29,7 @@ from toolkit_installer.node.processes import Process, ProcessGoneError
 from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.node.services import LOG_SAYS, Services
 from toolkit_installer.node.signals import Attention, Stopped
-from toolkit_installer.node.status_line import StatusLine
+from toolkit_installer.node.terminal import StatusLine
 from toolkit_installer.settings import ReloadMode
 
 _ASK_SECONDS = 5.0

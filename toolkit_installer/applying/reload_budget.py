@@ -21,7 +21,7 @@ from collections.abc import Sequence
 import msgspec
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import clock, streams
+from toolkit_installer.node import machine, terminal
 from toolkit_installer.node.disk.files import Files
 from toolkit_installer.node.disk.writing import own_metadata
 
@@ -90,7 +90,7 @@ class ReloadBudget:
 
     def require_reload(self) -> None:
         """Raise ConfigurationError if the budget is used up."""
-        reason = refusal_of_any(self._reloads(), clock.boot_seconds(), self.budget)
+        reason = refusal_of_any(self._reloads(), machine.boot_seconds(), self.budget)
         if reason is not None:
             raise ConfigurationError(
                 reason,
@@ -101,8 +101,8 @@ class ReloadBudget:
 
     def spend(self) -> None:
         """Record a reload that is about to be made. Raises NodeError."""
-        reloads, now = self._reloads(), clock.boot_seconds()
-        if streams.is_a_persons():
+        reloads, now = self._reloads(), machine.boot_seconds()
+        if terminal.is_a_persons():
             self._write(Reloads(reloads.counting, (*reloads.forgiven, now)))
         else:
             self._write(Reloads((*reloads.counting, now), reloads.forgiven))
@@ -116,9 +116,11 @@ class ReloadBudget:
 
     def _write(self, reloads: Reloads) -> None:
         times = {_COUNTING: reloads.counting, _FORGIVEN: reloads.forgiven}
-        body = {"boot": clock.boot_id()} | {key: list(each) for key, each in times.items() if each or key == _COUNTING}
+        body = {"boot": machine.boot_id()} | {
+            key: list(each) for key, each in times.items() if each or key == _COUNTING
+        }
         self.files.overwrite(self.path, json.dumps(body).encode() + b"\n", own_metadata(_MODE))
 
     def _reloads(self) -> Reloads:
         content = self.files.content(self.path)
-        return remembered(content or b"", clock.boot_id(), clock.boot_seconds(), self.budget[1])
+        return remembered(content or b"", machine.boot_id(), machine.boot_seconds(), self.budget[1])

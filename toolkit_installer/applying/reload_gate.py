@@ -14,7 +14,7 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.applying.reload_windows import IDLE, NOW, Pending
 from toolkit_installer.errors import ConfigurationError, InstallerError
-from toolkit_installer.node import clock, idling
+from toolkit_installer.node import idling, machine
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning import plan as plan_of
 from toolkit_installer.settings import Settings
@@ -84,7 +84,7 @@ class ReloadGate:
         engines = due(seen)
         if not engines or self._when == NOW:
             return None
-        since = self.pending.since if self.pending is not None else clock.now()
+        since = self.pending.since if self.pending is not None else machine.now()
         served = _served(seen)
         if self._when != IDLE:
             closed = self._closed()
@@ -114,16 +114,16 @@ class ReloadGate:
     def seconds(self) -> float | None:
         """Return in how many seconds the next window opens, None where none is waited for, or one is open already."""
         opens = self.pending.opens if self.pending is not None else None
-        remaining = opens - clock.now() if opens is not None else 0.0
+        remaining = opens - machine.now() if opens is not None else 0.0
         return remaining if remaining > 0 else None
 
     def _closed(self) -> tuple[str, float | None] | None:
         """Return in words that no window is open, and when the next one is; None where one is open."""
         from toolkit_installer.applying import reload_windows  # noqa: PLC0415  # few runs wait for one
-        from toolkit_installer.node import zone  # noqa: PLC0415  # likewise
+        from toolkit_installer.node import machine  # noqa: PLC0415  # likewise
 
-        name, of_node = zone.of_node(self._node)
-        asked, now = reload_windows.parsed(self._when), clock.now()
+        name, of_node = machine.of_node(self._node)
+        asked, now = reload_windows.parsed(self._when), machine.now()
         if reload_windows.is_open(asked, now, of_node):
             return None
         opens = reload_windows.opens(asked, now, of_node)
@@ -166,4 +166,4 @@ def _named(pending: Pending) -> str:
 
 
 def _text(seconds: float) -> str:
-    return clock.text(seconds)
+    return machine.text(seconds)

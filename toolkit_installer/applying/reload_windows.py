@@ -1,4 +1,10 @@
-"""A reload that is due and not allowed yet, as a value that is remembered and shown. Pure."""
+"""A reload that is due and not allowed yet, as a value that is remembered and shown. Pure.
+
+Windows of time in the words of `--reload-when`, such as `Sat 02:00-04:00`: read, and compared with a clock. Pure.
+
+A window is what a clock on the wall of the node shows, and nothing else. So where clocks are put back, an hour that
+comes twice is in the window twice; where they are put forward, an hour that does not come is in none.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Putting the toolkit's files in place, and telling meanwhile how far that is."""
+"""Putting the toolkit's files in place, and telling meanwhile how far that is.
+
+Folders that were made for files which are no longer ours: they go with these, before the receipt is settled.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,10 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from toolkit_installer import log
-from toolkit_installer.node.disk.readers import Tree
-from toolkit_installer.node.disk.reading import Identity
+from toolkit_installer.node.disk.reading import Identity, Tree
 from toolkit_installer.node.disk.writing import own_metadata
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.status_line import StatusLine
+from toolkit_installer.node.terminal import StatusLine
 from toolkit_installer.planning.plan import ToolkitWork
 from toolkit_installer.planning.prepare import Prepared
 from toolkit_installer.planning.toolkit_state import Copies

@@ -9,14 +9,13 @@ import os
 from typing import TYPE_CHECKING
 
 from toolkit_installer import log
-from toolkit_installer.cluster_settings import DeletionSettings
 from toolkit_installer.engines.detect import own_container
 from toolkit_installer.errors import SIGNALLED, AlreadyRunningError, ExitCode, InstallerError
 from toolkit_installer.node import signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Stopped
-from toolkit_installer.settings import PID_FILES, Settings
+from toolkit_installer.settings import PID_FILES, DeletionSettings, Settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -267,10 +266,10 @@ def report(settings: Settings, *, file: str, looking: Settings) -> int:
 
     Raises InstallerError.
     """
-    from toolkit_installer.cli import report as bundle
+    from toolkit_installer.cli import files as bundle
 
     signals.unblock()
-    bundle.make(_opened(settings), settings, looking, file)
+    bundle.write_report(_opened(settings), settings, looking, file)
     return ExitCode.DONE
 
 
@@ -287,12 +286,12 @@ def capture(
 
     Raises InstallerError.
     """
-    from toolkit_installer.cli import capture as captures
+    from toolkit_installer.cli import files as captures
 
     signals.unblock()
     node = _opened(settings)
     node.root.only_looks = True
-    captures.make(node, settings, file, given, environment, keep_secrets=keep_secrets, key_file=key_file)
+    captures.write_capture(node, settings, file, given, environment, keep_secrets=keep_secrets, key_file=key_file)
     return ExitCode.DONE
 
 

@@ -1,19 +1,299 @@
-"""The command that compares captures of nodes from before a rollout with those from after it."""
+"""A node as two captures show it: how a run was to leave it, how it was left, and how it stands.
+
+What `compare` shows of many nodes: what nobody planned, what drifted, which lag, and what could not be told.
+
+The command that compares captures of nodes from before a rollout with those from after it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import json
+import os
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
 from toolkit_installer import __version__, log
-from toolkit_installer.cli import captures, compared_nodes, output, show_compare
+from toolkit_installer.cli import capture_workers, output, show_plan
+from toolkit_installer.cli.options import build
+from toolkit_installer.cli.options.table import BY_NAME
+from toolkit_installer.cli.output import DiffLine
+from toolkit_installer.documents import diff
+from toolkit_installer.driver import gpus, roots
+from toolkit_installer.engines.detect import own_container
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
 from toolkit_installer.fleet import compare as comparing
-from toolkit_installer.fleet.compare import Comparison, Findings
+from toolkit_installer.fleet import record
+from toolkit_installer.fleet.archive import Archive
+from toolkit_installer.fleet.compare import (
+    After,
+    Before,
+    Changed,
+    Comparison,
+    DriftedFile,
+    Findings,
+    Managed,
+    Standing,
+    Summary,
+    Text,
+)
 from toolkit_installer.fleet.forecast import Refusal
+from toolkit_installer.fleet.record import NotCapturedError, Player
+from toolkit_installer.node.node import Node
+from toolkit_installer.planning.plan import moved, superseded
+from toolkit_installer.planning.prepare import Prepared
+from toolkit_installer.receipt import memory, trust
+from toolkit_installer.receipt.schema import FileRecord, Receipt
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.run import dry_run
+from toolkit_installer.settings import AUTO, Program, Settings, ToolkitSettings
+
+_PLACES: Final = ("node_root", "host_root", "source_root", "driver_root_ctr_path", "dev_root_ctr_path")
+"""Options that say where a capture was made from: each has its own."""
+_GENERATED: Final = "generated"
+"""The role of a file that a distribution makes anew when it starts."""
+_DRIVER: Final = "the driver's version"
+_GPUS: Final = "the GPUs"
+_Value = TypeVar("_Value")
+
+
+# --- the later capture ---
+
+
+def node_after(found: Archive, path: str) -> tuple[After, Standing]:
+    """Return a node as it was left, and how it stands. Raises InstallerError for what cannot be replayed at all."""
+    files = comparing.files_of(found, path)
+    settings = capture_workers.settings(found.given, found.environment, path)
+    with record.played_by(Player(found)):
+        node = Node(found.root, found.programs_root, whole=found.whole)
+        try:
+            receipt = _receipt(node, settings)
+        except NotCapturedError as error:
+            return After(files), Standing(untold=str(error), left_alone=True)
+        except InstallerError as error:
+            return After(files), Standing(refused=str(error))
+        managed = tuple(_managed(node, file) for file in (receipt.files() if receipt is not None else ()))
+        aside = _aside(node, settings, receipt)
+        known = After(files, managed, aside=aside)
+        try:
+            seen, standing = _stands(node, settings, receipt)
+            facts = _facts(node, seen)
+        except NotCapturedError as error:
+            return known, Standing(receipt, left_alone=True, untold=str(error))
+        except InstallerError as error:
+            return known, Standing(receipt, refused=str(error))
+    if seen is None:
+        return msgspec.structs.replace(known, facts=facts), standing
+    after = msgspec.structs.replace(
+        known,
+        own=_targets(found, seen),
+        aside=aside | _of_the_plan(seen),
+        programs=seen.target.payload.executables,
+        facts=facts,
+    )
+    return after, standing
+
+
+def _receipt(node: Node, settings: Settings) -> Receipt | None:
+    return trust.load(node, ReceiptStore(node, settings.toolkit.install_dir))
+
+
+def _managed(node: Node, file: FileRecord) -> Managed:
+    try:
+        state: str | None = memory.state_of(node, file)
+    except NotCapturedError:
+        state = None
+    return Managed(file.path, state, file.written)
+
+
+def _stands(node: Node, settings: Settings, receipt: Receipt | None) -> tuple[Prepared | None, Standing]:
+    """Return what a run would do with the node now, and how that says it stands. Raises InstallerError."""
+    own_container.refuse(node, settings, own_container.asked_for(settings))
+    fate = dry_run.foresee(settings, node)
+    if fate.seen is None:
+        return None, Standing(receipt, left_alone=True)
+    if fate.stops is not None:
+        return fate.seen, Standing(receipt, refused=str(fate.stops))
+    planned = show_plan.as_value(node, settings, fate.seen, None)
+    return fate.seen, Standing(receipt, pending=None if planned.nothing_to_do else planned.summary)
+
+
+# --- the earlier one ---
+
+
+def node_before(found: Archive, path: str, later: Archive) -> tuple[Before, frozenset[str]]:
+    """Return a node as it was, and what a run with the settings of a later capture was to make of it.
+
+    And the files that are not compared. Raises ConfigurationError for a damaged capture.
+    """
+    files = comparing.files_of(found, path)
+    aside: frozenset[str] = frozenset()
+    try:
+        settings = _settings(found, later)
+        with record.played_by(Player(found)):
+            node = Node(found.root, found.programs_root, whole=found.whole)
+            aside = _aside(node, settings, _receipt(node, settings))
+            seen = dry_run.foresee(settings, node).seen
+            if seen is None:
+                return Before(files, facts=_facts(node, None)), aside
+            targets, facts = _targets(found, seen), _facts(node, seen)
+            returned = {
+                file.path: file.before.sha256 if file.before is not None else None
+                for file in _returned(seen)
+                if file.path not in targets
+            }
+    except NotCapturedError as error:
+        return Before(files, unforeseen=str(error)), aside
+    except InstallerError as error:
+        return Before(files, unforeseen=f"a run would have refused: {error}"), aside
+    programs = seen.target.payload.executables
+    earlier = Before(files, targets, returned, programs=programs, facts=facts)
+    return earlier, aside | _of_the_plan(seen)
+
+
+def _settings(found: Archive, later: Archive) -> Settings:
+    """Return the settings of a later capture, made where this one was made. Raises UsageError."""
+    variables = {variable for name in _PLACES for variable in BY_NAME[name].variables}
+    given = {
+        **_without(later.given, _PLACES),
+        **{name: texts for name, texts in found.given.items() if name in _PLACES},
+    }
+    environment = {
+        **_without(later.environment, variables),
+        **{name: value for name, value in found.environment.items() if name in variables},
+    }
+    return build.build(given, environment, Program.TOOLKIT_INSTALLER)
+
+
+def _without(values: Mapping[str, _Value], names: Collection[str]) -> dict[str, _Value]:
+    return {name: value for name, value in values.items() if name not in names}
+
+
+def _returned(seen: Prepared) -> Iterator[FileRecord]:
+    """Yield the files of engines that a run would give back."""
+    recorded = seen.receipt.engines if seen.receipt is not None else ()
+    for engine in superseded(recorded, seen.plan):
+        yield from engine.files
+    if (elsewhere := moved(recorded, seen.plan.engines)) is not None:
+        yield from elsewhere.files
+
+
+# --- both ---
+
+
+def _targets(found: Archive, seen: Prepared) -> dict[str, Text]:
+    """Return what a run would make of the engines' files."""
+    return {
+        wanted.path: comparing.planned(found, wanted.target, wanted.file.content)
+        for work in seen.plan.engines
+        for wanted in work.desired.files
+        if wanted.role != _GENERATED
+    }
+
+
+def _aside(node: Node, settings: Settings, receipt: Receipt | None) -> frozenset[str]:
+    """Return the files and folders of this program's own, which are judged by what a run would make of them."""
+    own = [settings.toolkit.folder, ReceiptStore(node, settings.toolkit.install_dir).folder]
+    own += [] if receipt is None else [receipt.toolkit_folder, *(each.path for each in receipt.specifications)]
+    return frozenset({*own, os.path.dirname(settings.pid_file)})
+
+
+def _of_the_plan(seen: Prepared) -> frozenset[str]:
+    """Return the files that are generated: by a run from the driver, or by a distribution."""
+    generated = {file.path for work in seen.plan.engines for file in work.inspection.files if file.role == _GENERATED}
+    return frozenset({*generated, *(each.path for each in seen.plan.specifications)})
+
+
+def _facts(node: Node, seen: Prepared | None) -> dict[str, str]:
+    """Return what else may be another than before, as far as it is known. Raises NodeError."""
+    shown = gpus.find_gpus(node)
+    found = {_GPUS: ", ".join(shown.words)} if shown.known else {}
+    # whatever root was named, a capture has the answer for all of them
+    sought = ToolkitSettings(driver_root=AUTO, driver_root_ctr_path=AUTO, dev_root=AUTO, dev_root_ctr_path=AUTO)
+    with contextlib.suppress(NotCapturedError):  # it was not come to
+        driver = roots.find_driver(node, sought).driver
+        if driver is not None and driver.version:
+            found[_DRIVER] = driver.version
+    for work in seen.plan.engines if seen is not None else ():
+        if work.inspection.live is not None:
+            found[f"{work.name}'s version"] = work.inspection.live.version
+    return found
+
+
+_SHOWN = 5
+"""How many nodes of a group are named; --json names all."""
+_UNSEEN = "  (only what is not shown is another: secrets, or what is no text)"
+
+
+def lines(summary: Summary) -> list[str | DiffLine]:
+    """Return what people want to know first, then the nodes of which the same is to be said."""
+    nodes = summary.nodes
+    found: list[str | DiffLine] = [
+        (
+            f"{_nodes(nodes.compared)} compared: {nodes.unplanned} with a change that nobody planned, {nodes.drifted} "
+            f"with drift, {nodes.lagging} behind."
+        ),
+    ]
+    if summary.only_before:
+        found.append(f"{_nodes(len(summary.only_before))} only before: {_names(summary.only_before)}")
+    if summary.only_after:
+        found.append(f"{_nodes(len(summary.only_after))} only after: {_names(summary.only_after)}")
+    for refused in summary.unusable:
+        found += ["", f"{_counted(len(refused.nodes), 'capture')} NOT USED: {refused.reason}"]
+        found += [f"  Hint: {refused.hint}"] if refused.hint else []
+        found.append(f"  {_names(refused.nodes)}")
+    for said in summary.lagging:
+        found += ["", f"{_nodes(len(said.nodes))} BEHIND: {said.reason}", f"  {_names(said.nodes)}"]
+    for fact in summary.facts:
+        found += ["", f"{_nodes(len(fact.nodes))} UNPLANNED: {fact.what}: {fact.before} before, {fact.after} after"]
+        found.append(f"  {_names(fact.nodes)}")
+    for changed in summary.unplanned:
+        found += ["", *_changed(changed)]
+    for file in summary.drift:
+        found += ["", *_drifted(file)]
+    for said in summary.untold:
+        found += ["", f"{_nodes(len(said.nodes))} NOT TOLD: {said.reason}", f"  {_names(said.nodes)}"]
+    return found
+
+
+def _changed(changed: Changed) -> Iterator[str | DiffLine]:
+    yield f"{_nodes(len(changed.nodes))} UNPLANNED: {changed.path} is not as in {changed.against}; {changed.since}"
+    yield f"  {_names(changed.nodes)}"
+    yield from _diff(changed.diff)
+
+
+def _drifted(file: DriftedFile) -> Iterator[str | DiffLine]:
+    yield f"{_nodes(file.nodes)} with DRIFT in {file.path}:"
+    for group in file.groups:
+        against = f"; from {group.against} to what stands there" if group.against else ""
+        yield f"  {_nodes(len(group.nodes))}: {group.state}{against}: {_names(group.nodes)}"
+        if group.against:
+            yield from _diff(group.diff)
+        else:
+            yield "  (what was written is in none of the captures, and a run would leave the file as it is)"
+
+
+def _diff(text: str) -> Iterator[str | DiffLine]:
+    if not text:
+        yield _UNSEEN
+        return
+    yield from (DiffLine(line, diff.painted) for line in text.removesuffix("\n").split("\n"))
+
+
+def _nodes(number: int) -> str:
+    return _counted(number, "node")
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _names(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return f"{', '.join(nodes[:_SHOWN])}{more}"
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -45,7 +325,7 @@ def compare(before: str, after: str, *, as_json: bool, debug: bool) -> int:
     earlier, later = (_by_node(place, comparison) for place in (before, after))
     comparison.name(earlier, later)
     pairs = [_Pair(node, earlier.get(node), path) for node, path in sorted(later.items())]
-    found = captures.each(functools.partial(_compared, debug=debug), pairs, _lost_pair)
+    found = capture_workers.each_capture(functools.partial(_compared, debug=debug), pairs, _lost_pair)
     for pair, findings in zip(pairs, found, strict=True):
         if isinstance(findings, _Unusable):
             comparison.refuse(findings.path, findings.refusal)
@@ -55,21 +335,21 @@ def compare(before: str, after: str, *, as_json: bool, debug: bool) -> int:
     if as_json:
         output.show(json.dumps(msgspec.to_builtins(summary), indent=2).split("\n"))
     else:
-        output.show(show_compare.lines(summary))
+        output.show(lines(summary))
     return ExitCode.DONE if summary.clean else ExitCode.BAD_CONFIGURATION
 
 
 def _by_node(place: str, comparison: Comparison) -> dict[str, str]:
     """Return the files of the captures in one of the sets, by node; what cannot be used is taken up as that."""
     found: dict[str, str] = {}
-    for each in captures.each(_named, list(captures.files(place)), _lost):
+    for each in capture_workers.each_capture(_named, list(capture_workers.files(place)), _lost):
         if each.refusal is not None:
             comparison.refuse(each.path, each.refusal)
         elif each.node in found:
             two = ConfigurationError(
                 f"is a second capture of {each.node} in {place}", path=each.path, hint="leave one capture of each node"
             )
-            comparison.refuse(each.path, captures.refusal(two))
+            comparison.refuse(each.path, capture_workers.refusal(two))
         else:
             found[each.node] = each.path
     return found
@@ -85,10 +365,10 @@ def _lost_pair(pair: _Pair, capture: str | None, refusal: Refusal) -> _Unusable:
 
 def _named(path: str) -> _Named:
     try:
-        with captures.limited(path):
-            return _Named(path, captures.read(path).node)
+        with capture_workers.limited(path):
+            return _Named(path, capture_workers.read(path).node)
     except InstallerError as error:
-        return _Named(path, refusal=captures.refusal(error))
+        return _Named(path, refusal=capture_workers.refusal(error))
 
 
 def _compared(pair: _Pair, *, debug: bool) -> Findings | _Unusable:
@@ -96,17 +376,17 @@ def _compared(pair: _Pair, *, debug: bool) -> Findings | _Unusable:
     path = pair.after
     try:
         with contextlib.nullcontext() if debug else log.unheard():
-            with captures.limited(path):
-                later = captures.read(path)
-                after, standing = compared_nodes.after(later, path)
+            with capture_workers.limited(path):
+                later = capture_workers.read(path)
+                after, standing = node_after(later, path)
             earlier = None
             if pair.before is not None:
                 path = pair.before
-                with captures.limited(path):
-                    earlier, aside = compared_nodes.before(captures.read(path), path, later)
+                with capture_workers.limited(path):
+                    earlier, aside = node_before(capture_workers.read(path), path, later)
                 after = msgspec.structs.replace(after, aside=after.aside | aside)
             path = pair.after
-            with captures.limited(path):
+            with capture_workers.limited(path):
                 return comparing.findings(earlier, after, standing)
     except InstallerError as error:  # of the captures themselves: what a run would refuse is a finding
-        return _Unusable(path, captures.refusal(error))
+        return _Unusable(path, capture_workers.refusal(error))

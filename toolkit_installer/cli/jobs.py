@@ -7,12 +7,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from toolkit_installer.cli.options import build
 from toolkit_installer.cli.options import help as cli_help
-from toolkit_installer.cli.options.capture_rows import EACH, ENGINE_VERSION, HTML, KEEP_SECRETS, KEY_FILE, PAYLOAD
 from toolkit_installer.cli.options.model import Option
 from toolkit_installer.cli.options.resolve import Sources, near_misses
 from toolkit_installer.cli.options.table import (
     DELETION_TIMEOUT,
     DRIVER_TIMEOUT,
+    EACH,
+    ENGINE_VERSION,
+    HTML,
+    KEEP_SECRETS,
+    KEY_FILE,
+    PAYLOAD,
     REFRESH_TIMEOUT,
     STATUS_CHECK,
     STATUS_JSON,

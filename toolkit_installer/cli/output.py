@@ -11,9 +11,9 @@ from typing import Final
 import click
 import msgspec
 
-from toolkit_installer.documents import visible
+from toolkit_installer.documents import log_line
 from toolkit_installer.errors import ExitCode, InstallerError
-from toolkit_installer.node import streams
+from toolkit_installer.node import terminal
 
 _HINT: Final = "nothing was changed; make room where the answer goes, or send it elsewhere, and ask again"
 
@@ -56,9 +56,9 @@ def plain(line: str | DiffLine) -> str:
 
 def explain(text: str) -> None:
     """Print lines on stderr; a stderr that cannot be written is no error."""
-    shown = "".join(f"{visible.line(line, tabs=True)}\n" for line in text.split("\n"))
+    shown = "".join(f"{log_line.visible_line(line, tabs=True)}\n" for line in text.split("\n"))
     try:
-        streams.write(sys.stderr, shown)
+        terminal.write(sys.stderr, shown)
     except (OSError, ValueError):
         return  # see above
 
@@ -126,7 +126,7 @@ def _lead_nowhere() -> None:
 
 def _print(text: str) -> None:
     try:
-        streams.write(sys.stdout, text, patient=True)
+        terminal.write(sys.stdout, text, patient=True)
     except BrokenPipeError:
         raise
     except OSError as error:
@@ -139,6 +139,6 @@ def _refused(error: OSError) -> OutputError:
 
 def _shown(line: str | DiffLine, *, color: bool) -> str:
     if isinstance(line, str):
-        return visible.line(line)
-    shown = visible.line(line.text, tabs=True)
+        return log_line.visible_line(line)
+    shown = log_line.visible_line(line.text, tabs=True)
     return line.paint(shown) if color else shown

@@ -1,16 +1,20 @@
-"""The command that plans for nodes by what was captured of them: in several processes, and one node after the other."""
+"""What `replay` shows of many nodes: how they would fare together, and which alike.
+
+The command that plans for nodes by what was captured of them: in several processes, and one node after the other.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
 from toolkit_installer import __version__, log
-from toolkit_installer.cli import captures, new_file, output, show_plan, show_replay
+from toolkit_installer.cli import capture_workers, output, show_plan
+from toolkit_installer.cli import files as new_file
 from toolkit_installer.cli.options import build
 from toolkit_installer.cli.output import DiffLine
 from toolkit_installer.cli.show_plan import Planned
@@ -19,13 +23,123 @@ from toolkit_installer.engines.detect import own_container
 from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.fleet import record
 from toolkit_installer.fleet.archive import Archive
-from toolkit_installer.fleet.forecast import OUTCOMES, Fleet, Impact, Outcome, Refusal, Supposed
+from toolkit_installer.fleet.forecast import (
+    OUTCOMES,
+    Fleet,
+    Group,
+    Illnesses,
+    Impact,
+    Outcome,
+    Refusal,
+    Refused,
+    Summary,
+    Supposed,
+    Supposition,
+    diffs,
+)
 from toolkit_installer.fleet.record import NotCapturedError, Player
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning.plan import EngineFacts
 from toolkit_installer.reporting import diagnosis
 from toolkit_installer.reporting.diagnosis_form import Finding
 from toolkit_installer.run import dry_run
+
+_SHOWN = 5
+"""How many nodes of a group are named; --json names all."""
+
+
+def title(outcome: Outcome) -> str:
+    """Return what stands above what `plan` prints for one node of several."""
+    return f"=== {outcome.node} ({outcome.file})"
+
+
+def unknown(outcome: Outcome) -> Iterator[str]:
+    """Yield what a plan for one node cannot tell, which the plan on the node can."""
+    yield from map(_supposition, outcome.supposed)
+    for engine in outcome.untried:
+        yield f"{engine}'s own binary has not been asked about this: on the node, `run` asks it before any change."
+
+
+def lines(summary: Summary) -> list[str | DiffLine]:
+    """Return what people want to know first, then the nodes that fare alike."""
+    nodes = summary.nodes
+    found: list[str | DiffLine] = [
+        f"{_nodes(nodes.captures)}: {nodes.converged} converged, {nodes.changed} changed, {nodes.refused} refused.",
+        (
+            f"Of those that change: {nodes.edited} with an engine's file edited, {nodes.reloaded} with an engine "
+            f"reloaded, {nodes.restarted} of them by a restart."
+        ),
+        _containers(summary.containers),
+    ]
+    if nodes.at_work:
+        found.append(f"On {_nodes(nodes.at_work)} an installer was at work, which another one would make way for.")
+    if nodes.incomplete:
+        found.append(f"Of {_nodes(nodes.incomplete)} something could not be read when they were captured.")
+    found += [f"On {_nodes(len(each.nodes))} {_supposition(each)}" for each in summary.supposed]
+    for engine, names in summary.untried.items():
+        found.append(f"On {_nodes(len(names))} {engine}'s own binary has not been asked about this: {_names(names)}")
+    if summary.undiagnosed:
+        named = _names(summary.undiagnosed)
+        found.append(f"The captures of {_nodes(len(summary.undiagnosed))} do not say what illnesses they have: {named}")
+    for illness in summary.illnesses:
+        found += ["", *_illness(illness)]
+    for refused in summary.refusals:
+        found += ["", *_refused(refused)]
+    for group in summary.groups:
+        found += ["", *_group(group)]
+    return found
+
+
+def _supposition(supposed: Supposed | Supposition) -> str:
+    engine, version, captured = supposed.engine, supposed.version, supposed.captured
+    if captured is None:
+        return (
+            f"{engine} did not answer when it was captured: it is planned for without a version, and not as {version}."
+        )
+    return f"{engine} is planned for as {version}; its files, and all else that it says of itself, are of {captured}."
+
+
+def _containers(impact: Impact) -> str:
+    unknown = f"; on {_nodes(impact.unknown)} that is not known" if impact.unknown else ""
+    return (
+        f"Containers on engines that are reloaded: {impact.running}, {impact.through_handlers} of them through "
+        f"handlers of this program; {impact.end} END with their engine{unknown}."
+    )
+
+
+def _illness(illness: Illnesses) -> Iterator[str]:
+    first = illness.first
+    where = first.path if first.line is None else f"{first.path}:{first.line}"
+    yield f"{_nodes(len(illness.nodes))} ILL: {illness.title} ({illness.illness})"
+    yield f"  For instance {where}: {first.what}"
+    yield f"  Remedy: {first.remedy}"
+    yield f"  {_names(illness.nodes)}"
+
+
+def _refused(refused: Refused) -> Iterator[str]:
+    yield f"{_nodes(len(refused.nodes))} REFUSED: {refused.reason}"
+    if refused.hint:
+        yield f"  Hint: {refused.hint}"
+    yield f"  {_names(refused.nodes)}"
+
+
+def _group(group: Group) -> Iterator[str | DiffLine]:
+    yield f"{_nodes(len(group.nodes))}: {group.title}"
+    yield f"  {_names(group.nodes)}"
+    for engine in group.planned["engines"]:
+        yield from (f"  {engine['name']}: {note}" for note in engine["notes"])
+    for text in diffs(group.planned):
+        yield from (DiffLine(line, diff.painted) for line in text.removesuffix("\n").split("\n"))
+
+
+def _nodes(number: int) -> str:
+    return f"{number} node{'' if number == 1 else 's'}"
+
+
+def _names(nodes: Sequence[str]) -> str:
+    more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
+    return f"{', '.join(nodes[:_SHOWN])}{more}"
+
 
 _SOURCE_ROOT = "source_root"
 _NOT_CAPTURED = "not-captured"
@@ -60,25 +174,25 @@ def replay(places: Sequence[str], how: How) -> int:
     """Print how the nodes would fare; return the exit code. Raises UsageError, OutputError, ConfigurationError."""
     if how.html is not None:
         new_file.require(how.html)
-    files = list(dict.fromkeys(path for place in places for path in captures.files(place)))
+    files = list(dict.fromkeys(path for place in places for path in capture_workers.files(place)))
     how = msgspec.structs.replace(how, each=how.each or (len(files) == 1 and not how.as_json))
     fleet = Fleet()
     refused: Refusal | None = None
-    for outcome in captures.each(functools.partial(_replayed, how=how), files, _lost):
+    for outcome in capture_workers.each_capture(functools.partial(_replayed, how=how), files, _lost):
         fleet.add(outcome)
         refused = outcome.refusal or refused
         if how.each and not how.as_json:
             if len(files) > 1:
-                output.show([show_replay.title(outcome)])
+                output.show([title(outcome)])
             output.show(DiffLine(text, diff.painted) if of_diff else text for text, of_diff in outcome.lines)
-            output.show(show_replay.unknown(outcome))
+            output.show(unknown(outcome))
             if outcome.refusal is not None:
                 _explain(outcome, outcome.refusal)
     summary = fleet.summary(__version__)
     if how.as_json:
         output.show(json.dumps(msgspec.to_builtins(summary), indent=2).split("\n"))
     elif len(files) > 1:
-        output.show(show_replay.lines(summary))
+        output.show(lines(summary))
     if how.html is not None:
         _write_page(how, how.html, fleet, len(files))
     return ExitCode.DONE if refused is None else ExitCode.BAD_CONFIGURATION
@@ -104,13 +218,13 @@ def _replayed(path: str, how: How) -> Outcome:
     """Return how the node of a capture would fare."""
     name, player, illnesses = path, None, None
     try:
-        with captures.limited(path):
-            found = captures.read(path)
+        with capture_workers.limited(path):
+            found = capture_workers.read(path)
             name, player = found.node, Player(found, how.here, how.versions)
             illnesses = _illnesses(found, path, player)
             return msgspec.structs.replace(_planned(found, path, how, player), illnesses=illnesses)
     except InstallerError as error:
-        refusal = captures.refusal(error)
+        refusal = capture_workers.refusal(error)
     except NotCapturedError as error:
         refusal = Refusal(str(error), _CAPTURE_AGAIN, int(ExitCode.USAGE), _NOT_CAPTURED)
     supposed = _supposed(player, player.captured) if player is not None else ()
@@ -119,7 +233,7 @@ def _replayed(path: str, how: How) -> Outcome:
 
 def _illnesses(found: Archive, path: str, player: Player) -> tuple[Finding, ...] | None:
     """Return what `diagnose` found on the node, None where the capture does not have it. Raises InstallerError."""
-    settings = captures.settings(found.given, found.environment, path)
+    settings = capture_workers.settings(found.given, found.environment, path)
     try:
         with record.played_by(player):
             return diagnosis.diagnose(Node(found.root, found.programs_root, whole=found.whole), settings).findings
@@ -134,7 +248,7 @@ def _planned(found: Archive, path: str, how: How, player: Player) -> Outcome:
         given.pop("install_dir", None)
     elif "install_dir" in how.given:
         given.pop(build.DESTINATION, None)
-    settings = captures.settings(given, found.environment, path)
+    settings = capture_workers.settings(given, found.environment, path)
     quiet = contextlib.nullcontext() if how.debug else log.unheard()
     with quiet, record.played_by(player):
         node = Node(found.root, found.programs_root, whole=found.whole)
@@ -149,7 +263,7 @@ def _planned(found: Archive, path: str, how: How, player: Player) -> Outcome:
         found.node,
         path,
         planned=msgspec.to_builtins(planned),
-        refusal=captures.refusal(seen.stops) if seen.stops is not None else None,
+        refusal=capture_workers.refusal(seen.stops) if seen.stops is not None else None,
         lines=tuple((line, False) if isinstance(line, str) else (line.text, True) for line in lines),
         impact=_impact(planned),
         at_work=holds is not None,

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 
 from toolkit_installer import __version__, foreign_words, log
 from toolkit_installer.cli import tree
-from toolkit_installer.cli.options.place import place
+from toolkit_installer.cli.options.build import place
 from toolkit_installer.errors import ExitCode, InstallerError
-from toolkit_installer.node import clock
+from toolkit_installer.node import machine
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.reporting import outcome
@@ -43,7 +43,7 @@ def keep(
         version=__version__,
         exit_code=int(code),
         event=code.event,
-        ended=clock.text(clock.now()),
+        ended=machine.text(machine.now()),
         reason=outcome.cut(foreign_words.own(error.reason)),
         file=error.path,
         line=error.line,

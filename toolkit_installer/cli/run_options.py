@@ -15,9 +15,8 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.cli.options import argv
 from toolkit_installer.cli.options.argv import Given
-from toolkit_installer.cli.options.build import DESTINATION
+from toolkit_installer.cli.options.build import DESTINATION, place
 from toolkit_installer.cli.options.model import Group, Kind, Step
-from toolkit_installer.cli.options.place import place
 from toolkit_installer.cli.options.resolve import Answer, Sources
 from toolkit_installer.cli.options.table import BY_NAME, OPTIONS
 from toolkit_installer.errors import InstallerError, UsageError

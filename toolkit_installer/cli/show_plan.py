@@ -11,7 +11,7 @@ from toolkit_installer import __version__
 from toolkit_installer.cli import output
 from toolkit_installer.cli.output import DiffLine
 from toolkit_installer.documents import diff
-from toolkit_installer.documents.hiding import mask
+from toolkit_installer.documents.masking import mask
 from toolkit_installer.driver import gpus
 from toolkit_installer.driver.gpus import Gpus
 from toolkit_installer.errors import InstallerError

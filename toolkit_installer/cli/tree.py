@@ -10,13 +10,10 @@ import click
 from toolkit_installer.cli import jobs, output
 from toolkit_installer.cli.options import argv, build
 from toolkit_installer.cli.options import help as cli_help
+from toolkit_installer.cli.options.help import Page
 from toolkit_installer.cli.options.model import Option
-from toolkit_installer.cli.options.page import Page
 from toolkit_installer.cli.options.resolve import nearest
-from toolkit_installer.cli.options.table import (
-    BY_NAME,
-    OPTIONS,
-)
+from toolkit_installer.cli.options.table import BY_NAME, OPTIONS
 from toolkit_installer.settings import Program
 
 if TYPE_CHECKING:

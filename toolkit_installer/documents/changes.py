@@ -1,7 +1,11 @@
-"""A change to a configuration document, independent of its syntax."""
+"""A change to a configuration document, independent of its syntax.
+
+The digest by which a content is known: of files that were written, and of those that stood there before. Pure.
+"""
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any, Final
 
 import msgspec
@@ -117,3 +121,8 @@ def same(left: Any, right: Any) -> bool:
     if isinstance(left, float):
         return repr(left) == repr(right)  # NaN equals itself here, and -0.0 differs from 0.0
     return bool(left == right)
+
+
+def sha256(content: bytes) -> str:
+    """Return the SHA-256 of a content, in hex."""
+    return hashlib.sha256(content).hexdigest()

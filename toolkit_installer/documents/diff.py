@@ -6,8 +6,8 @@ import difflib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from toolkit_installer.documents import visible
-from toolkit_installer.documents.hiding import mask
+from toolkit_installer.documents import log_line
+from toolkit_installer.documents.masking import mask
 
 CONTEXT: Final = 3
 """Unchanged lines that are shown around a change."""
@@ -109,4 +109,4 @@ def _span(start: int, stop: int) -> str:
 
 def _safe(text: str) -> str:
     """Return text without anything that a terminal would obey or hide: `^M` for CR, as diffs have it; tabs stay."""
-    return visible.line(text.translate(_CARETS), tabs=True)
+    return log_line.visible_line(text.translate(_CARETS), tabs=True)

@@ -1,4 +1,9 @@
-"""JSON configuration files (docker's daemon.json): what they mean, and edits of their text.
+"""Changing a JSON tree so that the text around a change stays as it is.
+
+New members go first in their object: so no comma has to be added to a line that somebody wrote, and removing them
+restores the same bytes.
+
+JSON configuration files (docker's daemon.json): what they mean, and edits of their text.
 
 The standard library's parser says whether a text is JSON and what it means; our own scanner says where things stand. An
 edited text is parsed again and compared with what was intended before anybody gets to see it.
@@ -10,13 +15,236 @@ import codecs
 import decimal
 import functools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from toolkit_installer.documents import json_edit
+import msgspec
+
+from toolkit_installer import lazy
 from toolkit_installer.documents.changes import Change, DocumentError, EditMismatchError, Path, Set, Table, apply, same
-from toolkit_installer.documents.json_errors import explained
-from toolkit_installer.documents.json_scan import Document, Member, Object, number_trouble, scan
+from toolkit_installer.documents.json_text import (
+    Document,
+    Member,
+    Object,
+    Raw,
+    Value,
+    explained,
+    number_trouble,
+    scan,
+    scan_value,
+)
+
+_LINE_END = lazy.pattern(r"\r\n|\n|\r")
+
+
+class Style(msgspec.Struct, frozen=True):
+    """How the file's author breaks lines and indents: one level's white space, one line end."""
+
+    unit: str = "    "
+    line_end: str = "\n"
+
+
+def style_of(text: str, document: Document | None = None) -> Style:
+    """Return the style of a file; four spaces and LF where it does not tell."""
+    match = _LINE_END.search(text)
+    units = _units(document.root, "") if document else iter(())
+    return Style(next(units, "    "), match[0] if match else "\n")
+
+
+def _units(obj: Object, outer: str) -> Iterator[str]:
+    """Yield, for each object whose first member starts a line, by how much it is indented more than `outer`."""
+    for index, member in enumerate(obj.members):
+        inner = _indent(member.before)
+        if inner is not None and index == 0 and inner != outer and inner.startswith(outer):
+            yield inner[len(outer) :]
+        if isinstance(member.value, Object):
+            yield from _units(member.value, outer if inner is None else inner)
+
+
+def _indent(before: str) -> str | None:
+    """Return what stands on the line before a member, or None if something else starts the line."""
+    ends = list(_LINE_END.finditer(before))
+    return before[ends[-1].end() :] if ends else None
+
+
+def _cut(gap: str) -> tuple[str, str, str]:
+    """Split white space into the rest of its first line, the line end (empty if none) and what follows."""
+    match = _LINE_END.search(gap)
+    return (gap[: match.start()], match[0], gap[match.end() :]) if match else (gap, "", "")
+
+
+def _without_lines(left: str, right: str) -> str:
+    """Join two pieces of white space when the whole lines between them go."""
+    indent = _indent(left) or ""
+    return left[: len(left) - len(indent)] + _cut(right)[2]
+
+
+def render(value: Any, style: Style, indent: str | None) -> str:
+    """Return JSON text: on one line if `indent` is None, else with inner lines indented one level more than that.
+
+    Raises TypeError or ValueError for what JSON cannot say.
+    """
+    deeper = None if indent is None else indent + style.unit
+    if isinstance(value, dict):
+        items = [f"{_string(key)}: {render(item, style, deeper)}" for key, item in value.items()]
+        return _bracketed("{}", items, style, indent)
+    if isinstance(value, list):
+        return _bracketed("[]", [render(item, style, deeper) for item in value], style, indent)
+    if isinstance(value, str):
+        return _string(value)
+    if isinstance(value, decimal.Decimal) and value.is_finite():
+        text = str(value)
+        return text if set(text) & {".", "E"} else f"{text}.0"  # or it would be read back as an integer
+    return json.dumps(value, allow_nan=False)
+
+
+def _bracketed(brackets: str, items: list[str], style: Style, indent: str | None) -> str:
+    if indent is None or not items:
+        return brackets[0] + ", ".join(items) + brackets[1]
+    inner = style.line_end + indent + style.unit
+    return brackets[0] + inner + f",{inner}".join(items) + style.line_end + indent + brackets[1]
+
+
+def _string(value: str) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    # Half of a surrogate pair cannot be encoded: it stays the escape that it was read from.
+    return text if text.isprintable() else json.dumps(value)
+
+
+def set_value(document: Document, path: Path, value: Any, style: Style) -> None:
+    """Make the value at `path` exactly `value`, touching only what differs."""
+    obj = document.root
+    for depth, key in enumerate(path, 1):
+        member = obj.find(key)
+        if member is None:
+            _insert(obj, key, _nested(path[depth:], value), style)
+            return
+        if depth == len(path) or not isinstance(member.value, Object):
+            _replace(member, _nested(path[depth:], value), style)
+            return
+        obj = member.value
+
+
+def remove(document: Document, path: Path) -> None:
+    """Remove the member at `path` with its comma, and with its lines if nothing else stands on them."""
+    obj = document.root
+    for key in path[:-1]:
+        member = obj.find(key)
+        if member is None or not isinstance(member.value, Object):
+            return
+        obj = member.value
+    if member := obj.find(path[-1]):
+        _remove(obj, member)
+
+
+def _nested(path: Path, value: Any) -> Any:
+    for key in reversed(path):
+        value = {key: value}
+    return value
+
+
+def _replace(member: Member, value: Any, style: Style) -> None:
+    """Give a member another value; an object that stays an object is changed inside."""
+    old = member.value
+    if isinstance(old, Object) and isinstance(value, dict):
+        there = {inner.key: inner for inner in old.members}
+        for key, item in value.items():
+            if key in there:
+                _replace(there[key], item, style)
+            else:
+                _insert(old, key, item, style)
+        for key, inner in there.items():  # last, so that the new members take over the lines' layout
+            if key not in value:
+                _remove(old, inner)
+        return
+    indent = _indent(member.before)
+    if isinstance(old, Raw):
+        if same(json.loads(old.text, parse_float=decimal.Decimal), value):
+            return
+        if old.text[0] == "[" and not _LINE_END.search(old.text):
+            indent = None
+    member.value = _fresh(value, style, indent)
+
+
+def _fresh(value: Any, style: Style, indent: str | None) -> Value:
+    """Return a new value as a tree, so that a later change of the same edit can go into it."""
+    tree = scan_value(render(value, style, indent))
+    _mark(tree)
+    return tree
+
+
+def _mark(tree: Value) -> None:
+    if isinstance(tree, Object):
+        tree.ours = len(tree.members)
+        for member in tree.members:
+            _mark(member.value)
+
+
+def _insert(obj: Object, key: str, value: Any, style: Style) -> None:
+    """Put a new member before those of the file and after those that the edit put there."""
+    before, after = _slot(obj, style)
+    tree = _fresh(value, style, _indent(before))
+    obj.members.insert(obj.ours, Member(before, _string(key), key, ": ", tree, after, -1))
+    obj.ours += 1
+
+
+def _slot(obj: Object, style: Style) -> tuple[str, str]:
+    """Return the white space before and after a new member at `obj.ours`, taken from its neighbours where need be."""
+    if not obj.members:
+        head, line_end, rest = _cut(obj.gap)
+        if not line_end:
+            return obj.gap, obj.gap
+        return head + line_end + (_indent(obj.gap) or "") + style.unit, line_end + rest
+    if obj.ours == 0:
+        first = obj.members[0]
+        head, line_end, rest = _cut(first.before)
+        if not line_end:
+            before, first.before = first.before, " "
+            return before, ""
+        indent = _indent(first.before) or ""
+        first.before = line_end + rest
+        return head + line_end + indent, ""
+    previous = obj.members[obj.ours - 1]
+    match = _LINE_END.search(previous.before)
+    before = match[0] + (_indent(previous.before) or "") if match else " "
+    if obj.ours < len(obj.members):
+        return before, ""
+    after, previous.after = previous.after, ""
+    return before, after
+
+
+def _remove(obj: Object, member: Member) -> None:
+    index = obj.members.index(member)
+    left = obj.members[index - 1] if index else None
+    right = obj.members[index + 1] if index + 1 < len(obj.members) else None
+    if right is not None:
+        _close_before(member, left, right)
+    elif left is not None:
+        gap = left.after + member.before
+        alone = _breaks(gap) and _breaks(member.after)
+        left.after = _without_lines(gap, member.after) if alone else left.after + member.after
+    else:
+        alone = _breaks(member.before) and _breaks(member.after)
+        obj.gap = _without_lines(member.before, member.after) if alone else member.after
+    del obj.members[index]
+    obj.ours -= index < obj.ours
+
+
+def _close_before(member: Member, left: Member | None, right: Member) -> None:
+    """Close the hole that a member leaves before its right neighbour."""
+    if _breaks(right.before):
+        # "right" stays on its line. If "member" shares its own with something before it, only that much goes.
+        if _breaks(member.before):
+            right.before = _without_lines(member.before, right.before)
+    elif left is not None and _breaks(left.after) and not _breaks(member.before) and _breaks(member.after):
+        left.after = _without_lines(left.after, member.after)  # commas lead their lines
+    else:
+        right.before = member.before
+
+
+def _breaks(gap: str) -> bool:
+    return _LINE_END.search(gap) is not None
+
 
 _REMEMBERED = 8
 """Documents: those of one engine, before and after."""
@@ -47,10 +275,8 @@ def edit(content: bytes, changes: Sequence[Change]) -> bytes:
     wanted = apply(before, exact)
     if same(before, wanted):
         return content
-    style = json_edit.style_of(text, document)
-    edited = (
-        json_edit.render(wanted, style, "") + style.line_end if document is None else _edited(document, exact, style)
-    )
+    style = style_of(text, document)
+    edited = render(wanted, style, "") + style.line_end if document is None else _edited(document, exact, style)
     mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""
     result = mark + edited.encode()
     try:
@@ -76,13 +302,13 @@ def line_of(content: bytes, path: Path) -> int | None:
     return text.count("\n", 0, member.offset) + 1 if member else None
 
 
-def _edited(document: Document, changes: tuple[Change, ...], style: json_edit.Style) -> str:
+def _edited(document: Document, changes: tuple[Change, ...], style: Style) -> str:
     """Return the text of a document (which is used up) after the changes."""
     for change in changes:
         if isinstance(change, Set):
-            json_edit.set_value(document, change.path, change.value, style)
+            set_value(document, change.path, change.value, style)
         else:
-            json_edit.remove(document, change.path)
+            remove(document, change.path)
     return document.text()
 
 

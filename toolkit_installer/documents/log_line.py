@@ -1,4 +1,7 @@
-"""A line of the log as it is written: for people on a terminal, logfmt or JSON for machines. Pure."""
+"""Text that others chose (names, contents, messages), made safe for a terminal and for a line of its own. Pure.
+
+A line of the log as it is written: for people on a terminal, logfmt or JSON for machines. Pure.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +10,33 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from toolkit_installer import patterns
-from toolkit_installer.documents import visible
+from toolkit_installer import lazy
+
+_BYTES: Final = range(0xDC80, 0xDD00)
+"""The lone surrogates by which Python hands over bytes that are no UTF-8 (PEP 383)."""
+_TO_BYTE: Final = 0xDC00
+
+
+def visible_line(text: str, *, tabs: bool = False) -> str:
+    r"""Return `text` with everything escaped that a terminal would obey or hide, or take for another line.
+
+    That is whatever Python calls unprintable: control characters (`\x1b`, `\n`), format characters such as those that
+    turn the writing direction (`\u202e`), spaces that look like others, lone surrogates; the latter, where they stand
+    for bytes, as these (`\xff`). `tabs` stay if they are wanted.
+    """
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() or (tabs and character == "\t") else _escape(character)
+        for character in text
+    )
+
+
+def _escape(character: str) -> str:
+    if ord(character) in _BYTES:
+        return f"\\x{ord(character) - _TO_BYTE:02x}"
+    return character.encode("unicode_escape").decode()
+
 
 CONSOLE: Final = "console"
 LOGFMT: Final = "logfmt"
@@ -16,7 +44,7 @@ JSON: Final = "json"
 """The values of settings.LogFormat, which brings a package along that a small process does without."""
 TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 """How the time is written, which is UTC."""
-_BARE: Final = patterns.lazy(r"[A-Za-z0-9_./@^+-]+")
+_BARE: Final = lazy.pattern(r"[A-Za-z0-9_./@^+-]+")
 _QUOTED: Final = frozenset({"time", "msg"})
 _NOT_FOR_PEOPLE: Final = frozenset({"time", "level", "msg", "event", "code"})
 """What a line on a terminal has elsewhere, or not at all."""
@@ -46,7 +74,7 @@ class Renderer:
         level = str(event["level"])
         head = (
             self._painted(_LEVEL_COLORS.get(level, _BAD), f"{level:<7}"),
-            self._painted(_BOLD, visible.line(_text(event["msg"]))),
+            self._painted(_BOLD, visible_line(_text(event["msg"]))),
         )
         pairs = [
             self._painted(_DIM, f"{_key(key)}=") + _value(value, quoted=False)
@@ -80,4 +108,4 @@ def _value(value: Any, *, quoted: bool) -> str:
     if not quoted and _BARE.fullmatch(text):
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{visible.line(escaped)}"'
+    return f'"{visible_line(escaped)}"'

@@ -12,15 +12,15 @@ from typing import Any
 
 import msgspec
 
-from toolkit_installer import patterns
+from toolkit_installer import lazy
 
-_ESCAPED = patterns.lazy(r"\\(?:u([0-9a-fA-F]{4})|U000([0-9a-fA-F]{5})|x([0-9a-fA-F]{2})|([0-3][0-7]{2})|([/ \\]))")
+_ESCAPED = lazy.pattern(r"\\(?:u([0-9a-fA-F]{4})|U000([0-9a-fA-F]{5})|x([0-9a-fA-F]{2})|([0-3][0-7]{2})|([/ \\]))")
 """How JSON, TOML, YAML, a shell's file and a unit of systemd's (systemd.syntax(7)) may write a character of a path."""
-_CONTINUED = patterns.lazy(r"\\[ \t]*$")
-_PATH = patterns.lazy(r"""/[^\s"'`,;:=\[\]{}()<>|*?]*""")
+_CONTINUED = lazy.pattern(r"\\[ \t]*$")
+_PATH = lazy.pattern(r"""/[^\s"'`,;:=\[\]{}()<>|*?]*""")
 _LAST = 0x10FFFF
 """The last character that there is."""
-_BROKEN_BY = patterns.lazy(r"^\s*(#|//)")
+_BROKEN_BY = lazy.pattern(r"^\s*(#|//)")
 
 
 class Mention(msgspec.Struct, frozen=True):

@@ -12,8 +12,8 @@ import tomllib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from toolkit_installer import patterns
-from toolkit_installer.documents import shown, toml_blocks, toml_edit, toml_tree
+from toolkit_installer import lazy
+from toolkit_installer.documents import shown, toml_edit, toml_text
 from toolkit_installer.documents.changes import (
     ABSENT,
     Change,
@@ -26,23 +26,23 @@ from toolkit_installer.documents.changes import (
     lookup,
     same,
 )
-from toolkit_installer.documents.toml_inline import spliced
+from toolkit_installer.documents.toml_edit import spliced
 
 MAXIMUM_DEPTH: Final = 100
 """Tables and arrays within each other. Real configurations have ten; Python's stack ends at some hundreds."""
 
 _NAMING: Final = ("Cannot declare", "Cannot mutate", "Duplicate")
-_QUOTED: Final = patterns.lazy(r"""(?<![^\s(])(['"])((?:(?!\1)[^\\]|\\.)*)\1""")
+_QUOTED: Final = lazy.pattern(r"""(?<![^\s(])(['"])((?:(?!\1)[^\\]|\\.)*)\1""")
 """How what tomllib says begins that names keys, and a key there."""
-_PLACE: Final = patterns.lazy(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
-_TEMPLATE: Final = patterns.lazy(r"^[^#\n]*?\{\{", re.MULTILINE)
-_NESTING: Final = patterns.lazy(rf"(?:[\[{{][^\[\]{{}}]*+){{{MAXIMUM_DEPTH // 2}}}")
-_DOTTED: Final = patterns.lazy(
+_PLACE: Final = lazy.pattern(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_TEMPLATE: Final = lazy.pattern(r"^[^#\n]*?\{\{", re.MULTILINE)
+_NESTING: Final = lazy.pattern(rf"(?:[\[{{][^\[\]{{}}]*+){{{MAXIMUM_DEPTH // 2}}}")
+_DOTTED: Final = lazy.pattern(
     rf"^[ \t]*+\[{{0,2}}+[ \t]*+(?:[A-Za-z0-9_-]++[ \t]*+\.[ \t]*+){{{MAXIMUM_DEPTH}}}", re.MULTILINE
 )
 """A key of so many parts. tomllib takes seconds for a hundred thousand, so it is not asked."""
-_LONG_NUMBER: Final = patterns.lazy(r"[0-9_]{4000}")
-_BARE_CARRIAGE_RETURN: Final = patterns.lazy(r"\r(?!\n)")
+_LONG_NUMBER: Final = lazy.pattern(r"[0-9_]{4000}")
+_BARE_CARRIAGE_RETURN: Final = lazy.pattern(r"\r(?!\n)")
 _HINT: Final = "correct the file, or restore it"
 
 
@@ -103,7 +103,7 @@ def line_of(content: bytes, path: Path) -> int | None:
     """
     if lookup(parse(content), path) is ABSENT:
         return None
-    return toml_tree.first_line(_text(content), path)
+    return toml_text.first_line(_text(content), path)
 
 
 def marked(content: bytes, marker: str) -> tuple[Path, ...]:
@@ -112,7 +112,7 @@ def marked(content: bytes, marker: str) -> tuple[Path, ...]:
     That is what an edit with this marker added, and what others put among it. Raises DocumentError.
     """
     parse(content)
-    return tuple(header.path for header in toml_blocks.headers(_text(content), marker))
+    return tuple(header.path for header in toml_edit.headers(_text(content), marker))
 
 
 def unmarked(content: bytes, marker: str) -> bytes:
@@ -122,7 +122,7 @@ def unmarked(content: bytes, marker: str) -> bytes:
     """
     old = parse(content)
     text = _text(content)
-    splices = toml_blocks.unmarked(text, marker)
+    splices = toml_edit.unmarked(text, marker)
     if not splices:
         return content
     result = _byte_order_mark(content) + spliced(text, splices).encode()

@@ -1,18 +1,335 @@
-"""From what a document should mean to the fewest changes of its statements."""
+"""Edits inside a value: members of inline tables, elements of arrays.
+
+The blocks at a document's end that hold the tables we add, each under one comment line that says whose they are.
+
+A block is: an empty line (none in an empty document), the comment, our tables without empty lines between them. So a
+block can be removed again as a whole, whatever was written below it since.
+
+From what a document should mean to the fewest changes of its statements.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+import re
+from collections.abc import Container, Iterable, Iterator, Sequence
+from typing import Any, Final
 
 import msgspec
 
-from toolkit_installer.documents import toml_blocks, toml_scan
+from toolkit_installer import lazy
+from toolkit_installer.documents import toml_text
 from toolkit_installer.documents.changes import Path, Table, same
-from toolkit_installer.documents.toml_inline import Splice, edit_value, spliced
-from toolkit_installer.documents.toml_scan import Statement
-from toolkit_installer.documents.toml_tree import Node, build
-from toolkit_installer.documents.toml_values import write, write_key
+from toolkit_installer.documents.toml_text import (
+    Item,
+    Kind,
+    Node,
+    Statement,
+    build,
+    items,
+    scan,
+    spelled,
+    write,
+    write_key,
+)
+
+_BLANKS: Final = lazy.pattern(r"[ \t]*")
+_REST_WITHOUT_VALUES: Final = lazy.pattern(r"[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")
+
+
+class Splice(msgspec.Struct, frozen=True):
+    """Replace the characters from `start` to `end` by `text`."""
+
+    start: int
+    end: int
+    text: str = ""
+
+
+def spliced(text: str, splices: Iterable[Splice]) -> str:
+    """Return `text` with all splices made; they do not overlap, and those at one place keep their order."""
+    parts = []
+    position = 0
+    for splice in sorted(splices, key=lambda each: (each.start, each.end)):
+        parts += [text[position : splice.start], splice.text]
+        position = splice.end
+    return "".join([*parts, text[position:]])
+
+
+def edit_value(text: str, old: Any, new: Any, eol: str) -> str:
+    """Return `text`, a value that means `old`, changed as little as it takes to mean `new`.
+
+    `eol` ends the lines that are added. What cannot be kept is written anew, on one line.
+    """
+    if same(old, new):
+        return text
+    if isinstance(old, dict) and isinstance(new, dict) and text.startswith("{"):
+        return _edit_table(text, (), old, new, eol)
+    if isinstance(old, list) and isinstance(new, list):
+        return _edit_array(text, old, new, eol)
+    return write(new)
+
+
+def _edit_table(text: str, prefix: Path, old: Table, new: Table, eol: str) -> str:
+    """Edit the table at `prefix`, relative to the inline table `text`; not empty where it is made by dotted keys."""
+    for key in old:
+        if key not in new:
+            text = _without_members(text, (*prefix, key))
+    for key, value in new.items():
+        path = (*prefix, key)
+        if key not in old:
+            text = _with_member(text, path, value)
+        elif not same(old[key], value):
+            text = _edit_member(text, path, old[key], value, eol)
+    return text
+
+
+def _edit_member(text: str, path: Path, old: Any, new: Any, eol: str) -> str:
+    """Change what stands at `path`, which is one member or, made by dotted keys, several."""
+    for item in items(text):
+        if item.path == path:
+            changed = edit_value(text[item.value_start : item.end], old, new, eol)
+            return spliced(text, [Splice(item.value_start, item.end, changed)])
+    if isinstance(new, dict) and new:
+        return _edit_table(text, path, old, new, eol)
+    return _with_member(_without_members(text, path), path, new)
+
+
+def _with_member(text: str, path: Path, value: Any) -> str:
+    """Add a member after the last one that shares its dotted prefix, else after the last."""
+    members = items(text)
+    parents = [item for item in members if path[:-1] == item.path[: len(path) - 1]]
+    prefix = parents[-1].spelling[: len(path) - 1] if parents else map(write_key, path[:-1])
+    member = f"{'.'.join([*prefix, write_key(path[-1])])} = {write(value)}"
+    if not members:
+        return f"{{ {member} }}" if not text[1:-1].strip() else f"{{ {member}{text[1:]}"
+    end = (parents or members)[-1].end
+    return spliced(text, [Splice(end, end, f", {member}")])
+
+
+def _without_members(text: str, path: Path) -> str:
+    """Remove the members at and below `path`."""
+    members = items(text)
+    doomed = {number for number, item in enumerate(members) if item.path[: len(path)] == path}
+    return _without_items(text, members, doomed)
+
+
+def _edit_array(text: str, old: list[Any], new: list[Any], eol: str) -> str:
+    """Remove elements and append others where that makes `new` of `old`, else write it anew."""
+    kept: set[int] = set()
+    for number, element in enumerate(old):
+        if len(kept) < len(new) and same(element, new[len(kept)]):
+            kept.add(number)
+    if old and new and not kept:
+        return write(new)
+    elements = items(text)
+    text = _without_items(text, elements, set(range(len(old))) - kept)
+    for element in new[len(kept) :]:
+        text = _with_element(text, write(element), eol)
+    return text
+
+
+def _with_element(text: str, element: str, eol: str) -> str:
+    """Append an element in the layout of those before it."""
+    elements = items(text)
+    if not elements:
+        return _with_first_element(text, element, eol)
+    last = elements[-1]
+    before = text[elements[-2].end if len(elements) > 1 else 0 : last.start]
+    after_last = last.end if last.comma is None else last.comma + 1
+    separator = Splice(last.end, last.end, "," if last.comma is None else "")
+    comma = "" if last.comma is None else ","
+    if "\n" not in before:
+        return spliced(text, [separator, Splice(after_last, after_last, f" {element}{comma}")])
+    line = eol + _indent_of_line(text, last.start) + element + comma
+    rest = _REST_WITHOUT_VALUES.match(text, after_last)
+    position = rest.end() if rest else after_last
+    return spliced(text, [separator, Splice(position, position, line)])
+
+
+def _with_first_element(text: str, element: str, eol: str) -> str:
+    """Put an element into an empty array, which may hold line ends and comments."""
+    if "\n" not in text:
+        return f"[{element}{text[1:]}"
+    closing = text.rindex("\n") + 1
+    second_line = text.index("\n") + 1
+    indent = _indent_of_line(text, second_line)
+    if second_line == closing:
+        indent += "  "
+    return spliced(text, [Splice(closing, closing, f"{indent}{element},{eol}")])
+
+
+def _indent_of_line(text: str, position: int) -> str:
+    """Return the blanks that the line with `position` in it begins with."""
+    indent = _BLANKS.match(text, text.rfind("\n", 0, position) + 1)
+    return indent.group() if indent else ""
+
+
+def _without_items(text: str, found: Sequence[Item], doomed: Container[int]) -> str:
+    """Remove the items with the numbers in `doomed`, with the commas that they leave behind; comments stay."""
+    kept = [item for number, item in enumerate(found) if number not in doomed]
+    removals = []
+    for number, item in enumerate(found):
+        if number in doomed:
+            previous = found[number - 1] if number else None
+            following = found[number + 1] if kept and item.start < kept[-1].start else None
+            removals += _removals(text, item, previous, following)
+    if kept and kept[-1] is not found[-1] and found[-1].comma is None and kept[-1].comma is not None:
+        removals.append((kept[-1].comma, kept[-1].comma + 1))
+    remaining = spliced(text, _united(removals))
+    emptied = not kept and len(remaining) > len("[ ]") and not remaining[1:-1].strip(" \t")
+    return remaining[0] + remaining[-1] if emptied else remaining
+
+
+def _removals(text: str, item: Item, previous: Item | None, following: Item | None) -> list[tuple[int, int]]:
+    """Return what to cut so that `item` is gone: its line, or itself with the blanks on one side; and its comma.
+
+    `following` is None for the items behind the last that stays: they go with the blanks before them.
+    """
+    if item.comma is not None and text[item.end : item.comma].strip():
+        return [(item.start, item.end), (item.comma, item.comma + 1)]  # a comment stands between them
+    end = item.end if item.comma is None else item.comma + 1
+    line_start = text.rfind("\n", 0, item.start) + 1
+    alone = line_start > 0 and not text[line_start : item.start].strip()
+    rest = _REST_WITHOUT_VALUES.match(text, end)
+    if alone and rest and not rest.group().strip():
+        return [(line_start, text.index("\n", rest.end()) + 1)]
+    if following is not None and not text[end : following.start].strip(" \t"):
+        return [(item.start, following.start)]
+    if alone and rest:
+        return [(item.start, end + len(rest.group()) - len(rest.group().lstrip()))]
+    start = item.start
+    if previous is not None and previous.comma is not None and not text[previous.comma + 1 : start].strip():
+        start = previous.comma + 1
+    return [(start, end)]
+
+
+def _united(ranges: Iterable[tuple[int, int]]) -> list[Splice]:
+    """Return the removal of all `ranges`, which may overlap."""
+    united: list[Splice] = []
+    for start, end in sorted(ranges):
+        if united and start <= united[-1].end:
+            united[-1] = Splice(united[-1].start, max(end, united[-1].end))
+        else:
+            united.append(Splice(start, end))
+    return united
+
+
+INITIAL_COMMENT: Final = lazy.pattern(r"(?:#[^\n]*\n)+(?=[ \t]*\r?\n)")
+"""A comment about the whole document: an empty line follows it."""
+
+_INDENT: Final = "  "
+
+
+class Changed(msgspec.Struct):
+    """What an edit does to whole statements."""
+
+    removed: dict[int, Statement] = msgspec.field(default_factory=dict)
+    """By their start."""
+    extended: set[int] = msgspec.field(default_factory=set)
+    """The starts of the headers that got new keys."""
+    tables: list[tuple[Path, Table]] = msgspec.field(default_factory=list)
+    """The tables of the new block, each with its own keys: values and no tables."""
+
+
+def tables(path: Path, table: Table) -> Iterator[tuple[Path, Table]]:
+    """Yield the tables that get a header so that `table` exists at `path`, each with its own keys."""
+    own = {key: value for key, value in table.items() if not isinstance(value, dict)}
+    if own or not table:
+        yield path, own
+    for key, value in table.items():
+        if isinstance(value, dict):
+            yield from tables((*path, key), value)
+
+
+def block_text(root: Node, added: Iterable[tuple[Path, Table]], marker: str, eol: str) -> str:
+    """Return the block's text, its comment first; headers are spelt as the document spells those it has."""
+    lines = [f"# {marker}"]
+    for path, own in added:
+        lines.append(f"[{spelled(root, path)}]")
+        lines += [f"{_INDENT}{write_key(key)} = {write(value)}" for key, value in own.items()]
+    return "".join(f"{line}{eol}" for line in lines)
+
+
+def closed(text: str, marker: str, statements: Sequence[Statement], root: Node, changed: Changed) -> list[Splice]:
+    """Return the removal of the comments over blocks that lose their first table, with the empty line before each.
+
+    Headers of a block that lost all their keys are added to `changed.removed`, unless the table would be gone with
+    them: they were written for those keys.
+    """
+    if not changed.removed:
+        return []
+    splices = []
+    for comment, number in _comments(text, marker, statements):
+        for header in _paragraph_headers(statements, number):
+            if _is_spent(header, root, changed):
+                changed.removed[header.start] = header
+        if comment.end() in changed.removed:
+            splices.append(Splice(_with_empty_line(text, comment.start()), comment.end()))
+    return splices
+
+
+def headers(text: str, marker: str) -> Iterator[Statement]:
+    """Yield the table headers of the blocks under the comment `# marker`."""
+    if marker not in text:
+        return
+    statements = list(scan(text))
+    for _, number in _comments(text, marker, statements):
+        yield from _paragraph_headers(statements, number)
+
+
+def unmarked(text: str, marker: str) -> list[Splice]:
+    """Return the removal of every comment `# marker`, with the empty line before each, whatever stands below it."""
+    if marker not in text:
+        return []
+    statements = list(scan(text))
+    return [
+        Splice(_with_empty_line(text, comment.start()), comment.end())
+        for comment in re.finditer(rf"(?m)^# {re.escape(marker)}(?:\r?\n|\Z)", text)
+        if not any(statement.start <= comment.start() < statement.end for statement in statements)  # a string's line
+    ]
+
+
+def _comments(text: str, marker: str, statements: Sequence[Statement]) -> Iterator[tuple[re.Match[str], int]]:
+    """Yield each comment `# marker` and the number of the statement below it."""
+    numbers = {statement.start: number for number, statement in enumerate(statements)}
+    for comment in re.finditer(rf"(?m)^# {re.escape(marker)}\r?\n", text):
+        number = numbers.get(comment.end())  # none: inside a string that holds the same line, or nothing follows
+        if number is not None:
+            yield comment, number
+
+
+def _paragraph_headers(statements: Sequence[Statement], number: int) -> Iterator[Statement]:
+    """Yield the table headers from the statement `number` on, up to the first empty line or comment."""
+    end = statements[number].start
+    for statement in statements[number:]:
+        if statement.start != end:
+            return
+        if statement.kind is Kind.TABLE:
+            yield statement
+        end = statement.end
+
+
+def _is_spent(header: Statement, root: Node, changed: Changed) -> bool:
+    """Tell whether `header` loses all its keys, gets no new ones, and its table exists without it."""
+    node = root
+    for key in header.path:
+        node = node.children[key]
+        if node.array:
+            return False
+    if node.header is not header or header.start in changed.removed or header.start in changed.extended:
+        return False
+    keys = list(node.values())
+    if not keys or any(statement.start not in changed.removed for statement in keys):
+        return False
+    depth = len(header.path)
+    return any(path[:depth] == header.path for path, _ in changed.tables) or any(
+        statement.start not in changed.removed for statement in node.statements() if statement is not header
+    )
+
+
+def _with_empty_line(text: str, start: int) -> int:
+    """Return where the empty line before `start` begins, or `start` where there is none."""
+    line = text.rfind("\n", 0, max(start - 1, 0)) + 1
+    return line if text[line:start] in {"\n", "\r\n"} else start
 
 
 def edit_text(text: str, old: Table, new: Table, marker: str) -> str:
@@ -31,22 +348,22 @@ def edit_text(text: str, old: Table, new: Table, marker: str) -> str:
 
 def _edited(text: str, old: Table, new: Table, marker: str, eol: str) -> str:
     """Edit a text that is empty or ends with a line end."""
-    statements = list(toml_scan.scan(text))
+    statements = list(toml_text.scan(text))
     editor = _Editor(text, build(statements), eol)
     editor.edit_table(editor.root, (), old, new)
     splices = editor.splices
-    splices += toml_blocks.closed(text, marker, statements, editor.root, editor.changed)
+    splices += closed(text, marker, statements, editor.root, editor.changed)
     splices += [_removal(text, statement) for statement in editor.changed.removed.values()]
     if editor.changed.tables:
-        block = toml_blocks.block(editor.root, editor.changed.tables, marker, eol)
+        block = block_text(editor.root, editor.changed.tables, marker, eol)
         splices.append(Splice(len(text), len(text), (eol if text or splices else "") + block))
     return spliced(text, splices)
 
 
 def _removal(text: str, statement: Statement) -> Splice:
     """Remove a statement's lines; the comments in them stay, each on a line of its own."""
-    kept = toml_scan.comments(text[statement.value_start : statement.value_end])
-    kept += toml_scan.comments(text[statement.value_end : statement.end])
+    kept = toml_text.comments(text[statement.value_start : statement.value_end])
+    kept += toml_text.comments(text[statement.value_end : statement.end])
     return Splice(statement.start, statement.end, _comment_lines(text, statement, kept))
 
 
@@ -64,7 +381,7 @@ class _Editor(msgspec.Struct):
     root: Node
     eol: str
     splices: list[Splice] = msgspec.field(default_factory=list)
-    changed: toml_blocks.Changed = msgspec.field(default_factory=toml_blocks.Changed)
+    changed: Changed = msgspec.field(default_factory=Changed)
 
     def edit_table(self, node: Node, path: Path, old: Table, new: Table) -> None:
         """Make the table at `path` mean `new`; it has a header or is left with something in it."""
@@ -104,8 +421,8 @@ class _Editor(msgspec.Struct):
         after = edit_value(before, old, new, self.eol)
         if after == before:
             return
-        lost = toml_scan.comments(before)
-        for comment in toml_scan.comments(after):
+        lost = toml_text.comments(before)
+        for comment in toml_text.comments(after):
             lost.remove(comment)
         if lost:
             lines = _comment_lines(self.text, statement, lost)
@@ -126,7 +443,7 @@ class _Editor(msgspec.Struct):
             self.changed.tables.append((path, lines))
         for key, value in added.items():
             if isinstance(value, dict):
-                self.changed.tables += toml_blocks.tables((*path, key), value)
+                self.changed.tables += tables((*path, key), value)
 
     def _add_to_section(self, node: Node, lines: Table) -> None:
         """Insert keys below a table's header; in the root below its last key, else at the top."""
@@ -134,7 +451,7 @@ class _Editor(msgspec.Struct):
         header = node.header
         if header is None:
             indent = self.text[keys[-1].start : keys[-1].key_start] if keys else ""
-            initial_comment = toml_blocks.INITIAL_COMMENT.match(self.text)
+            initial_comment = INITIAL_COMMENT.match(self.text)
             top = initial_comment.end() if initial_comment else 0
             self._insert(keys[-1].end if keys else top, indent, _dotted_lines("", lines))
             return

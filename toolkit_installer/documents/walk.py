@@ -12,11 +12,11 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from toolkit_installer import patterns
+from toolkit_installer import lazy
 from toolkit_installer.documents import shown
 
 # No group repeats what another can match as well: one pass, whatever the text.
-_TOKEN: Final = patterns.lazy(
+_TOKEN: Final = lazy.pattern(
     r"""
       (?P<line>\n)
     | (?P<space>[ \t\f\v\r]+)
@@ -31,33 +31,33 @@ _TOKEN: Final = patterns.lazy(
 )
 _KEY_PART: Final = r"""(?:[A-Za-z0-9_$/-]+|"(?:[^"\\\n]|\\[^\n])*"|'[^'\n]*')"""
 _KEYS: Final = rf"{_KEY_PART}(?:[ \t]*\.[ \t]*{_KEY_PART})*"
-_ENTRY: Final = patterns.lazy(rf"""((?:-[ \t]+)*)({_KEYS})([ \t]*=|\+?[ \t]*:(?=[\s"'\[{{]|\Z))""")
-_INNER: Final = patterns.lazy(rf"()({_KEYS})([ \t]*[=:])")
+_ENTRY: Final = lazy.pattern(rf"""((?:-[ \t]+)*)({_KEYS})([ \t]*=|\+?[ \t]*:(?=[\s"'\[{{]|\Z))""")
+_INNER: Final = lazy.pattern(rf"()({_KEYS})([ \t]*[=:])")
 """An entry in braces."""
-_PART: Final = patterns.lazy(_KEY_PART)
-_HEADER: Final = patterns.lazy(
+_PART: Final = lazy.pattern(_KEY_PART)
+_HEADER: Final = lazy.pattern(
     rf"""(\[\[?[ \t]*)(?=[A-Za-z]|"[^"\n]*"[ \t]*\.|'[^'\n]*'[ \t]*\.)({_KEYS})([ \t]*\]\]?[ \t\r]*(?=\#|\n|\Z))"""
 )
-_LINE_COMMENT: Final = patterns.lazy(r"(?:\#|;|//)[^\n]*")
-_ITEM: Final = patterns.lazy(r"(?:-[ \t]+)+|---(?=\s|\Z)")
-_REST: Final = patterns.lazy(r"(?:[^\\\n]|\\\r?\n|\\(?!\r?\n))*")
+_LINE_COMMENT: Final = lazy.pattern(r"(?:\#|;|//)[^\n]*")
+_ITEM: Final = lazy.pattern(r"(?:-[ \t]+)+|---(?=\s|\Z)")
+_REST: Final = lazy.pattern(r"(?:[^\\\n]|\\\r?\n|\\(?!\r?\n))*")
 """The rest of a line, with the lines that a backslash at its end joins to it."""
-_OPENS: Final = patterns.lazy(r"""[ \t]*["'\[{]""")
-_EMPTY: Final = patterns.lazy(r"[ \t]*(?:[&!][^\s&!]*[ \t]*)*(?:#[^\n]*|\r?)(?=\n|\Z)")
+_OPENS: Final = lazy.pattern(r"""[ \t]*["'\[{]""")
+_EMPTY: Final = lazy.pattern(r"[ \t]*(?:[&!][^\s&!]*[ \t]*)*(?:#[^\n]*|\r?)(?=\n|\Z)")
 """Nothing stands on the rest of a line of YAML, or nothing but marks of what stands below it."""
-_BLOCK_MARK: Final = patterns.lazy(r"[|>][-+0-9]{0,2}")
+_BLOCK_MARK: Final = lazy.pattern(r"[|>][-+0-9]{0,2}")
 """What stands in YAML before a text of several lines."""
-_PADDED: Final = patterns.lazy(r"={0,5}[\"']?[ \t\r]*(?=\n|\Z)")
-_HASH: Final = patterns.lazy("#")
-_SPACED_HASH: Final = patterns.lazy(r"(?:^|\s)#")
+_PADDED: Final = lazy.pattern(r"={0,5}[\"']?[ \t\r]*(?=\n|\Z)")
+_HASH: Final = lazy.pattern("#")
+_SPACED_HASH: Final = lazy.pattern(r"(?:^|\s)#")
 """Begins a comment: in YAML only after white space."""
 _ENVIRONMENT: Final = "Environment"
 """A unit's key whose value is variables with their values."""
-_ACTION_COMMENT: Final = patterns.lazy(r"(\{\{(?:-\s)?\s*/\*)[^{}]*(\*/\s*(?:\s-)?\}\})")
-_MARKED: Final = patterns.lazy(r"[#;/ \t]*")
+_ACTION_COMMENT: Final = lazy.pattern(r"(\{\{(?:-\s)?\s*/\*)[^{}]*(\*/\s*(?:\s-)?\}\})")
+_MARKED: Final = lazy.pattern(r"[#;/ \t]*")
 _LONGEST_PATH: Final = 8
 """Keys that are remembered of those around another: twice as many as a listed path has."""
-_ESCAPE: Final = patterns.lazy(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|([^uUx]))", re.DOTALL)
+_ESCAPE: Final = lazy.pattern(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|([^uUx]))", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 _BYTE_ORDER_MARK: Final = "\ufeff"
 

@@ -16,7 +16,7 @@ from toolkit_installer.driver.roots import Driver
 from toolkit_installer.errors import DriverNotReadyError, PayloadError
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk import look
-from toolkit_installer.node.disk.readers import Tree
+from toolkit_installer.node.disk.reading import Tree
 from toolkit_installer.node.programs import Completed, ProgramError, ProgramTimeoutError, run
 from toolkit_installer.settings import ToolkitSettings
 from toolkit_installer.toolkit.payload import CDI_HOOK, CTK, Payload

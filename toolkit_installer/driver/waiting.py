@@ -13,7 +13,7 @@ from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.node import signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Stopped
-from toolkit_installer.node.status_line import StatusLine
+from toolkit_installer.node.terminal import StatusLine
 from toolkit_installer.settings import Settings, WithoutGpu
 
 _LOOK_SECONDS = 3.0

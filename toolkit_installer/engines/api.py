@@ -10,8 +10,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from toolkit_installer.documents.changes import Table, same
-from toolkit_installer.engines.listed import CgroupSetting, Fault, ListedRuntime
-from toolkit_installer.engines.ownership import Ownership
+from toolkit_installer.engines.ownership import CgroupSetting, Fault, ListedRuntime, Ownership
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node.disk.reading import Found, Metadata
@@ -400,9 +399,9 @@ class Adapter(Protocol[_Found]):
 
     def write_value(self, value: Any) -> str:
         """Return a value of the engine's files in their own syntax, for the receipt; most have TOML."""
-        from toolkit_installer.documents import toml_values  # noqa: PLC0415  # docker needs none of it
+        from toolkit_installer.documents import toml_text  # noqa: PLC0415  # docker needs none of it
 
-        return f"value = {toml_values.write(value)}"
+        return f"value = {toml_text.write(value)}"
 
     def read_value(self, text: str) -> Any:
         """Return the value that `write_value` wrote. Raises DocumentError."""

@@ -1,4 +1,6 @@
-"""What is ours in an engine's file, and what stood there before: pure, and the same for every engine.
+"""What the files of an engine list, and what is wrong with them, with file and line. Pure.
+
+What is ours in an engine's file, and what stood there before: pure, and the same for every engine.
 
 An engine's file has a table of runtimes and the name of a default one. We own the entries that we wrote, and every
 entry whose executable lies in our toolkit folder, whoever wrote it. Taking ours out gives what the file would say
@@ -12,8 +14,55 @@ from typing import Any
 
 import msgspec
 
-from toolkit_installer.documents import digests
+from toolkit_installer.documents import changes
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Remove, Set, Table, apply, lookup, same
+from toolkit_installer.errors import ConfigurationError
+
+
+class ListedRuntime(msgspec.Struct, frozen=True):
+    """A runtime in an engine's files: what it runs (None: the engine decides), and the file and line that has it."""
+
+    name: str
+    executable: str | None
+    path: str
+    line: int | None
+    systemd: bool | None = None
+    """Whether it leaves cgroups to systemd; None where that is no setting of a single runtime."""
+    default: bool = False
+
+
+class CgroupSetting(msgspec.Struct, frozen=True):
+    """A cgroup driver, `systemd` or `cgroupfs`, and the file and line, or the flag, that names it."""
+
+    name: str
+    path: str
+    line: int | None = None
+
+
+class Fault(msgspec.Struct, frozen=True):
+    """What is wrong with an engine's file, in which file and on which line, and what to do."""
+
+    path: str
+    line: int | None
+    reason: str
+    hint: str
+    stops: bool = False
+    """The engine, or its CRI, does not start with it, whichever release of those in question it is."""
+    mended: bool = False
+    """Another default runtime mends it."""
+
+    def __str__(self) -> str:
+        return str(self.error())
+
+    def error(self) -> ConfigurationError:
+        """Return it as the error with which a run is refused."""
+        return ConfigurationError(self.reason, path=self.path, line=self.line, hint=self.hint)
+
+    @classmethod
+    def of(cls, error: ConfigurationError, *, stops: bool) -> Fault:
+        """Return what an error that names its file says."""
+        return cls(error.path or "", error.line, error.reason, error.hint or "", stops=stops)
+
 
 MARKER = "Added by toolkit-installer, which removes it when it stops."
 """The comment above what is ours in a TOML file."""
@@ -90,7 +139,7 @@ def revert_content(
     A file that is missing or empty has lost what it held, and holds nothing of anybody else: it becomes `before`, too.
     One that `may_be_absent` stays missing: an administrator removes or renames such a file to take it out of use.
     """
-    if content == before or (content is not None and digests.sha256(content) in written):
+    if content == before or (content is not None and changes.sha256(content) in written):
         return before, ()
     if is_blank(content) and is_kept(before, written) and not (content is None and may_be_absent):
         return before, (f"it is {'missing' if content is None else 'empty'}: what stood there before is restored",)
@@ -106,7 +155,7 @@ def is_kept(before: bytes | None, written: Collection[str]) -> bool:
     """Tell whether a file had a content of its own before us, and something of ours was written into it."""
     if before is None or before.strip() in (b"", b"{}"):
         return False
-    return any(digest != digests.sha256(before) for digest in written)
+    return any(digest != changes.sha256(before) for digest in written)
 
 
 def ours(document: Table, shape: Shape, toolkit_folder: str) -> bool:

@@ -2,6 +2,8 @@
 
 Whoever reads one has it from somebody else. It has no names of files to unpack, so that there is nowhere that one could
 lead; what it says is read by its form alone, and has limits before anything is made of it.
+
+What was asked at a seam, in one line: by it an answer is kept, and found again. Pure.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 Stand-ins and digests are made with a key. Two texts with hidden values are known to be the same where both captures
 were made with one key; otherwise that is said to be untold, and never taken for the same.
+
+What became of many nodes, put together from what became of each: alike ones are told together. Pure.
+
+The files whose contents a capture tells, and what can be said of a content that may have had secrets.
 """
 
 from __future__ import annotations
@@ -15,7 +19,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from toolkit_installer.documents import diff
-from toolkit_installer.documents.hiding import Hiding, mask
+from toolkit_installer.documents.masking import Hiding, mask
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.fleet import archive as archive_of
 from toolkit_installer.fleet import values

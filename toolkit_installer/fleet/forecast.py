@@ -7,14 +7,14 @@ from typing import Any, Final
 
 import msgspec
 
-from toolkit_installer import patterns
-from toolkit_installer.documents.hidden_values import MASK
+from toolkit_installer import lazy
+from toolkit_installer.documents.masking import MASK
 from toolkit_installer.reporting.diagnosis_form import TITLES, Finding, Illness
 
 _SCHEMA: Final = 1
 OUTCOMES: Final = ("refused", "restarted", "reloaded", "changed", "converged")
 """What may become of a node, the worst first."""
-_PID: Final = patterns.lazy(r"\bPID [0-9]+")
+_PID: Final = lazy.pattern(r"\bPID [0-9]+")
 """Differs from node to node in what is otherwise one reason."""
 
 

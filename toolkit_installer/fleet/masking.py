@@ -1,6 +1,12 @@
 """Hides what may be secret in all answers of a capture: in each as its seam and its path have it. Pure.
 
 Each answer is read twice: at first to find all that is hidden anywhere, then to hide that also where programs quote it.
+
+Hides in one capture what may be secret, and leaves texts that are as good: stand-ins made with a key.
+
+Equal values have equal stand-ins, so that texts can still be compared, and a text has as many lines and parses as
+before: what is planned for it is what would have been planned for the text itself. The same holds for digests
+of contents, by which the receipt knows files: whoever has no key cannot try out passwords. Pure.
 """
 
 from __future__ import annotations
@@ -13,9 +19,9 @@ import stat
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from toolkit_installer import patterns
-from toolkit_installer.documents.digests import sha256
-from toolkit_installer.documents.hiding import Hiding as Texts
+from toolkit_installer import lazy
+from toolkit_installer.documents.changes import sha256
+from toolkit_installer.documents.masking import Hiding as Texts
 from toolkit_installer.engines import registry
 from toolkit_installer.fleet.archive import Run, parts
 from toolkit_installer.fleet.seams import Hides
@@ -161,12 +167,12 @@ class Cleaning:
 _LENGTH: Final = 20
 """Hexadecimal digits of a stand-in: as many bits as nobody's files have values."""
 _DIGITS: Final = 12
-_SHA256: Final = patterns.lazy(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+_SHA256: Final = lazy.pattern(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _TORN: Final = (("value = ", ""), ('{"value": ', "}"))
 """What the receipt writes before and after a value that it tore from TOML, or from JSON."""
 _RECORDED: Final = frozenset({"before", "first", "written"})
 """Fields of a file's record that hold digests."""
-_IDENTITY: Final = patterns.lazy(r'((?:(?<=")|\A)[0-9]+ [0-9]+ )([0-9]+)( [0-9]+ [0-9]+(?=\Z|"))')
+_IDENTITY: Final = lazy.pattern(r'((?:(?<=")|\A)[0-9]+ [0-9]+ )([0-9]+)( [0-9]+ [0-9]+(?=\Z|"))')
 """A watched file's device, inode, size, time and mode (idling.identity), alone or as a text of JSON."""
 
 

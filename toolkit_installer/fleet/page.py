@@ -3,6 +3,8 @@
 The page has what it shows as data, and a script that writes it as text, never as markup: names and files of a node
 cannot become part of the page. A policy in the page forbids every script and style but its own, by their hashes, and
 every connection. What is searched for is in the address, so that it can be passed on.
+
+What a replay has found, as the page shows it. Pure.
 """
 
 from __future__ import annotations

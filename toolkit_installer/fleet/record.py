@@ -1,4 +1,12 @@
-"""Records what seams answer while a node is looked at. It changes nothing of what is asked and answered."""
+"""Records what seams answer while a node is looked at. It changes nothing of what is asked and answered.
+
+Answers what seams are asked from a capture, in place of a node.
+
+Puts a recorder, or a player, in the place of every seam for as long as a node is looked at.
+
+A function is known in each module that imported it by name: it is replaced in all of them, so that none is left through
+which the node could be reached. That takes all modules to be there before.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +22,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from toolkit_installer.engines.api import Live
-from toolkit_installer.engines.common.answering import NoAnswerError
+from toolkit_installer.engines.common.serving import NoAnswerError
 from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.fleet import archive, seams, values
 from toolkit_installer.fleet.archive import Archive, Run

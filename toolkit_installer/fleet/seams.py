@@ -3,6 +3,8 @@
 A plan asks nothing beside them. A function stands here with what of its arguments tells one question from
 another, and with what of its answer may hold a secret. Of one that calls others, only its own answer is kept: a
 container's specification, with all the variables in it, is looked at on the node, and never carried off.
+
+Looks at all of a node that a plan may ask about, under whatever flags, while somebody records it. Writes nothing.
 """
 
 from __future__ import annotations
@@ -25,10 +27,10 @@ from toolkit_installer.applying.reload_budget import ReloadBudget
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.detect import own_container
-from toolkit_installer.engines.detect.table import TABLE
+from toolkit_installer.engines.detect.unit_files import TABLE
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.fleet import values
-from toolkit_installer.node import owners, zone
+from toolkit_installer.node import machine, owners
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.planning import prepare
@@ -159,8 +161,8 @@ SEAMS: Final = (
     Seam(_READING, "Reader.mount_flags", _SELF_PATH, valid=values.is_word),
     Seam(_READING, "Reader.read_file", _SELF_PATH, Hides.TEXT),
     Seam(_READING, "read_bounded", ("path",), Hides.TEXT, valid=values.is_config),
-    Seam("node.disk.readers", "Tree.read", ("self", "path", "limit"), Hides.PUBLIC, valid=values.is_config),
-    Seam("node.disk.access", "obstacle", ("root", "path")),
+    Seam("node.disk.reading", "Tree.read", ("self", "path", "limit"), Hides.PUBLIC, valid=values.is_config),
+    Seam("node.disk.files", "obstacle", ("root", "path")),
     *(Seam(_LOOK, name, ("path",)) for name in ("is_folder", "is_there", "leads_somewhere", "may_run")),
     Seam(_LOOK, "real", ("path",), valid=values.is_path),
     *(
@@ -189,8 +191,8 @@ SEAMS: Final = (
     Seam("node.sockets", "refuse_strangers", ("root", "path")),
     Seam("node.sockets", "listens", ("root", "path")),
     Seam("node.locks", "holder", ("files", "path"), valid=values.is_pid_if_any),
-    *(Seam("node.clock", name) for name in ("boot_id", "boot")),
-    *(Seam("node.clock", name, valid=values.is_time) for name in ("boot_seconds", "now")),
+    *(Seam("node.machine", name) for name in ("boot_id", "boot")),
+    *(Seam("node.machine", name, valid=values.is_time) for name in ("boot_seconds", "now")),
     Seam("node.machine", "architecture"),
     # the engines, and what they see
     Seam(
@@ -201,7 +203,7 @@ SEAMS: Final = (
     ),
     Seam("engines.common.cri.client", "status", ("root", "path"), Hides.JSON, again=True),
     Seam("engines.common.cri.client", "pods", ("root", "path"), Hides.JSON, again=True),
-    Seam("engines.crio.live", "configuration", ("root", "path"), Hides.TEXT, again=True),
+    Seam("engines.crio.places", "configuration", ("root", "path"), Hides.TEXT, again=True),
     Seam("engines.crio.engine", "usual_socket", ("node",)),
     Seam("engines.common.serving", "is_same_socket", ("one", "path", "other", "socket")),
     Seam(_COMMAND_LINE, "place", ("process", "name")),
@@ -231,11 +233,11 @@ SEAMS: Final = (
     Seam("planning.files_naming", "naming", ("node", "folder", "instead")),
 )
 
-DIGEST: Final = Seam("documents.digests", "sha256")
+DIGEST: Final = Seam("documents.changes", "sha256")
 """By which contents are compared with what a receipt remembers: of a text without its secrets, too, it is that of the
 text as it was."""
 REST: Final = Seam("node.signals", "rest")
-MONOTONIC: Final = Seam("node.clock", "monotonic")
+MONOTONIC: Final = Seam("node.machine", "monotonic")
 """How time passes while somebody waits for an engine."""
 
 
@@ -324,7 +326,7 @@ def _further(node: Node, settings: Settings, seen: Prepared) -> Iterator[Callabl
     yield partial(prepare.require_places, node, seen.target, seen.plan, unchanged=True)
     yield partial(dry_run.require_recordable, settings, node, store, seen)
     yield ReloadBudget(node.files, settings.pid_file, settings.reload_budget).require_reload
-    yield partial(zone.of_node, node)
+    yield partial(machine.of_node, node)
     for work in seen.plan.engines:
         for file in (*work.inspection.files, *(wanted.file for wanted in work.desired.files)):
             # which of them is changed, and when it was last, may count for another version of the engine alone

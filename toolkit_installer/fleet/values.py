@@ -2,6 +2,8 @@
 
 An answer may be an error as well: those of this program, by their class, and those of the system. A file names classes
 of errors alone, and only those that are here: nothing that it says is imported, or called.
+
+Which answers a node can give. Their types were checked when they were decoded; here are their ranges.
 """
 
 from __future__ import annotations

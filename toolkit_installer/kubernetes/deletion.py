@@ -16,11 +16,11 @@ from collections.abc import Mapping
 import msgspec
 
 from toolkit_installer import log
-from toolkit_installer.cluster_settings import DeletionSettings
 from toolkit_installer.errors import NotDeletedError
 from toolkit_installer.kubernetes import verdicts
 from toolkit_installer.kubernetes.client import Answer, ApiServer, UnreadableError
 from toolkit_installer.node import signals
+from toolkit_installer.settings import DeletionSettings
 
 _OPTIONS = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Foreground"}
 _KIND = "DaemonSet"

@@ -3,6 +3,8 @@
 The same event within ten minutes is the one that is there, with a higher count; of events that differ in their message
 alone, the eleventh within ten minutes stands for all that follow (client-go, tools/record/events_cache.go). Beyond that
 a node writes a few a minute at most; the others wait.
+
+What a run has told the cluster, and remembers while it is asleep. Pure.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from toolkit_installer.kubernetes.node_state import MANAGER, shortened
+from toolkit_installer.kubernetes.node_state import MANAGER, NodeState, shortened
 
 NODES_NAMESPACE = "default"
 """Where events about what has no namespace are."""
@@ -150,3 +152,36 @@ def _kin(happening: Happening) -> tuple[str, str, bool]:
 
 def _of_late(spent: tuple[float, ...], now: float) -> tuple[float, ...]:
     return tuple(each for each in spent if abs(now - each) < _MINUTE)
+
+
+class ReportMemory(msgspec.Struct, frozen=True):
+    """What the API server was told, and what is still to be."""
+
+    condition: NodeState | None = None
+    """What the node's condition says."""
+    refreshed: float = 0.0
+    """When the condition was last told, in seconds since 1970."""
+    ready: bool | None = None
+    """What the taint was last put or taken away for; None: it was not looked at."""
+    begun: bool = False
+    """Whether this run has said that it is at work."""
+    failed: NodeState | None = None
+    """Why the node could not be brought to where it should be, until it is ready."""
+    labels: tuple[tuple[str, str], ...] | None = None
+    ledger: Ledger = Ledger()
+    failure: str = ""
+    """Why something could not be told, as the log said; empty: all is told."""
+
+
+def plain(memory: ReportMemory) -> dict[str, Any]:
+    """Return the memory as JSON has it."""
+    found: dict[str, Any] = msgspec.to_builtins(memory)
+    return found
+
+
+def understood(said: Any) -> ReportMemory:
+    """Return what was remembered; an empty memory where it is not understood: then all is told once more."""
+    try:
+        return msgspec.convert(said, ReportMemory)
+    except msgspec.ValidationError:
+        return ReportMemory()

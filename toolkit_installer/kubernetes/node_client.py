@@ -10,10 +10,10 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from toolkit_installer.cluster_settings import ReportSettings
 from toolkit_installer.kubernetes import client, events, node_state
 from toolkit_installer.kubernetes.client import APPLY, JSON, MERGE, Answer, ApiServer, UnreadableError
 from toolkit_installer.kubernetes.events import Told
+from toolkit_installer.settings import ReportSettings
 
 NODE, DAEMON_SET = "Node", "DaemonSet"
 """What events may be about."""

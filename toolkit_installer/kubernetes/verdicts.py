@@ -1,4 +1,6 @@
-"""What the API server's answers mean for a run with `--cleanup auto`, and what follows for the node. Pure.
+"""What a run with `--cleanup auto` has to remember while it is asleep.
+
+What the API server's answers mean for a run with `--cleanup auto`, and what follows for the node. Pure.
 
 The tables of docs/kubernetes.md, "Cleanup that asks first", are these functions; a test holds the two to each other.
 """
@@ -13,7 +15,22 @@ import msgspec
 
 from toolkit_installer.kubernetes import scheduling
 from toolkit_installer.kubernetes.client import Answer
-from toolkit_installer.kubernetes.standing import Standing
+
+
+class Standing(msgspec.Struct, frozen=True):
+    """What a run knows of itself and of the DaemonSet; kept while the run is asleep."""
+
+    bare: bool = False
+    """Nothing was installed on the node when the run started: whatever is installed now, this run installed."""
+    held: bool = False
+    """Nothing may be changed before the API server says that the DaemonSet wants the node."""
+    wanted: bool = False
+    """The API server has said so once, to this run."""
+    namespace: bool = False
+    """The API server has shown the namespace to this run: a 403 for it is a change."""
+    accepted: tuple[str, ...] = ()
+    """The identities (`Bearer.identity`) that the API server has accepted from this run."""
+
 
 _REFUSALS = (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN)
 DEFINITE = (*_REFUSALS, http.HTTPStatus.OK, http.HTTPStatus.NOT_FOUND)

@@ -16,12 +16,11 @@ from collections.abc import Collection, Mapping
 import msgspec
 
 from toolkit_installer import log
-from toolkit_installer.cluster_settings import ClusterSettings
 from toolkit_installer.kubernetes import verdicts
 from toolkit_installer.kubernetes.client import Answer, ApiServer, UnreadableError
-from toolkit_installer.kubernetes.standing import Standing
-from toolkit_installer.kubernetes.verdicts import Asked, Finding, Verdict
+from toolkit_installer.kubernetes.verdicts import Asked, Finding, Standing, Verdict
 from toolkit_installer.node import signals
+from toolkit_installer.settings import ClusterSettings
 
 _START_SECONDS = 5.0
 """How long may be asked at the start: the node is to be configured soon."""

@@ -1,4 +1,10 @@
-"""What the node calls a file that is mounted into this container, and where a file of the node is seen here.
+"""Translates a path between two mount namespaces, by their mount tables. Pure.
+
+A bind mount shows a folder of a file system under another name. Both namespaces list the same file system by the same
+device number, each with the folder of it that it shows (proc_pid_mountinfo(5)): the names of one file in both follow
+from the two tables. That a name is right is for the caller to check, by the file's identity.
+
+What the node calls a file that is mounted into this container, and where a file of the node is seen here.
 
 Without `--node-root`, paths are those of this process's own mount namespace: /runtime/config-dir/config.toml may be the
 node's /etc/containerd/config.toml. The node's own names are known where its `/` is seen: at `--host-root`, or as the
@@ -8,14 +14,107 @@ root of its first process. A name counts only if the same file is seen there: mo
 from __future__ import annotations
 
 import os
+import posixpath
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import msgspec
 
-from toolkit_installer.node import mounts
 from toolkit_installer.node.disk.root import INIT_ROOT, NodeError, Root
-from toolkit_installer.node.mounts import Mount
 from toolkit_installer.node.node import Node
+
+_DELETED = "//deleted"
+"""Ends the name of a mounted folder that was removed: nobody else sees it."""
+
+
+class Mount(msgspec.Struct, frozen=True):
+    """One line of a mount table."""
+
+    number: int
+    parent: int
+    device: str
+    """Major and minor number of the file system."""
+    root: str
+    """The folder of the file system that is mounted."""
+    place: str
+    """Where it is mounted."""
+    writable: bool
+    kind: str
+    """The type of the file system."""
+
+
+def parse(text: str) -> tuple[Mount, ...]:
+    """Return the mounts of a table, in its order."""
+    return tuple(_mount(line) for line in text.split("\n") if line)
+
+
+def _mount(line: str) -> Mount:
+    words = line.split(" ")
+    writable = "rw" in words[5].split(",")
+    kind = words[words.index("-") + 1]
+    return Mount(int(words[0]), int(words[1]), words[2], _plain(words[3]), _plain(words[4]), writable, kind)
+
+
+def _plain(word: str) -> str:
+    """Return a path without its escapes: blanks and such are a backslash and the octal number of their code."""
+    head, *rest = word.split("\\")
+    return head + "".join(chr(int(part[:3], 8)) + part[3:] for part in rest)
+
+
+def is_beneath(path: str, folder: str) -> bool:
+    """Tell whether a canonical path is the folder, or lies in it."""
+    return path == folder or path.startswith(f"{folder.rstrip('/')}/")
+
+
+def below(mounts: Sequence[Mount], folder: str) -> tuple[Mount, ...]:
+    """Return the table of what is seen with `folder`, where something is mounted, as the root."""
+    inside = (each for each in mounts if is_beneath(each.place, folder))
+    return tuple(
+        msgspec.structs.replace(each, place=_joined("/", each.place[len(folder) :].lstrip("/"))) for each in inside
+    )
+
+
+def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
+    """Return the mount that a canonical path lies on, None where the table has no root.
+
+    A mount hides what its parent has below its place, other mounts included.
+    """
+    numbers = {each.number for each in mounts}
+    tops = (each for each in mounts if each.parent == each.number or each.parent not in numbers)
+    current = next((each for each in tops if each.place == "/"), None)
+    while current is not None:
+        children = [each for each in mounts if each.parent == current.number and each is not current]
+        over = [each for each in children if is_beneath(path, each.place)]
+        if not over:
+            return current
+        current = min(over, key=lambda each: len(each.place))
+    return None
+
+
+def names_of(path: str, here: Sequence[Mount], there: Sequence[Mount]) -> Iterator[str]:
+    """Yield the names that what is at the canonical `path` of one table has by another one.
+
+    The one with the fewest components comes first, and of several the one on the most specific mount: a node's own
+    mounts are nearer to its root than those that are made for containers.
+    """
+    mount = mount_of(path, here)
+    if mount is None or mount.root.endswith(_DELETED):
+        return
+    inner = _joined(mount.root, path[len(mount.place.rstrip("/")) :].lstrip("/"))
+    found = [
+        (_joined(each.place, inner[len(each.root.rstrip("/")) :].lstrip("/")), each)
+        for each in there
+        if each.device == mount.device and is_beneath(inner, each.root)
+    ]
+    # of mounts that give one name, the one that is seen there counts
+    for name, each in sorted(found, key=lambda pair: (pair[0].count("/"), -len(pair[1].root), pair[0])):
+        if mount_of(name, there) == each:
+            yield name
+
+
+def _joined(folder: str, rest: str) -> str:
+    return posixpath.join(folder, rest) if rest else folder
+
 
 _OWN_TABLE = "/proc/self/mountinfo"
 _INIT_ROOT = "/proc/1/root/"
@@ -69,7 +168,7 @@ def table_of(pid: int) -> tuple[Mount, ...]:
 def _read(path: str) -> tuple[Mount, ...]:
     # a local user may mount a file system of theirs on a folder with a carriage return in its name
     with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
-        return mounts.parse(lines.read())
+        return parse(lines.read())
 
 
 class Places:
@@ -93,11 +192,11 @@ class Places:
         if any(self._is_same(path, view, path) for view in self._views):
             return path
         canonical = _canonical(self.node.root, path)
-        mount = mounts.mount_of(canonical, self._own)
+        mount = mount_of(canonical, self._own)
         if mount is None or mount.place == "/":
             return None  # this container's own
         for view in self._views:
-            for name in mounts.names(canonical, self._own, view.table):
+            for name in names_of(canonical, self._own, view.table):
                 if self._is_same(canonical, view, name):
                     return name
         return None
@@ -116,7 +215,7 @@ class Places:
         if given and path in self.node.given and self._given[os.path.dirname(path)] is None:
             return path
         names = self._given.items()
-        around = [(folder, name) for folder, name in names if name is not None and mounts.is_beneath(path, name)]
+        around = [(folder, name) for folder, name in names if name is not None and is_beneath(path, name)]
         likely = [folder.rstrip("/") + path[len(name.rstrip("/")) :] for folder, name in sorted(around, key=_depth)]
         for here in (*likely, path):
             if any(self._is_same(here, view, path) for view in self._views):
@@ -124,7 +223,7 @@ class Places:
         found = [
             here
             for view in self._views
-            for here in mounts.names(_canonical(view.root, path), view.table, self._own)
+            for here in names_of(_canonical(view.root, path), view.table, self._own)
             if self._is_same(here, view, path)
         ]
         return min(found, key=lambda here: not self._is_writable(here)) if found else None
@@ -152,7 +251,7 @@ class Places:
         if INIT_ROOT not in found and not is_marked():
             return []
         return [
-            View(Root(folder), _read(_INIT_TABLE) if folder == INIT_ROOT else mounts.below(self._own, folder))
+            View(Root(folder), _read(_INIT_TABLE) if folder == INIT_ROOT else below(self._own, folder))
             for folder in found
         ]
 
@@ -168,7 +267,7 @@ class Places:
         of which it may have mounted a part. If a symlink of the node leads there, the names differ, and nothing tells
         that from a folder that is mounted elsewhere: a receipt with a wrong path would undo nothing.
         """
-        mount = mounts.mount_of(_canonical(self.node.root, path), self._own)
+        mount = mount_of(_canonical(self.node.root, path), self._own)
         if mount is None:
             return True
         root, place = mount.root.rstrip("/"), mount.place.rstrip("/")
@@ -177,12 +276,12 @@ class Places:
     def _is_there(self, path: str) -> bool:
         """Tell whether a file is there, or would be in a mounted folder, and not in one of this container's own."""
         canonical = _canonical(self.node.root, path)
-        mount = mounts.mount_of(canonical, self._own)
+        mount = mount_of(canonical, self._own)
         mounted = mount is not None and mount.place != "/" and os.path.isdir(os.path.dirname(canonical))
         return mounted or os.path.lexists(canonical)
 
     def _is_writable(self, path: str) -> bool:
-        mount = mounts.mount_of(path, self._own)
+        mount = mount_of(path, self._own)
         return mount is not None and mount.writable
 
     def _is_same(self, here: str, view: View, there: str) -> bool:

@@ -1,23 +1,86 @@
-"""Processes of the node that we believe (trust.py): what they are, and signals to them alone."""
+"""A process's command line: whether it is the one that the process was started with, and what it gives a flag. Pure.
+
+Precedence for a process that somebody waits for: it runs as soon as it is wanted, whatever else is busy.
+
+Where a hundred containers start at once, a process that is woken waits for a processor behind what starts them, for
+tens of milliseconds. No nice value helps: it counts among the processes of one control group, and a pod has its own.
+
+Processes of the node that we believe (trust.py): what they are, and signals to them alone.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
+import resource
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
 
 import msgspec
 import psutil
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import command_lines, heard, trust
+from toolkit_installer.node import heard, trust
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.disk.root import NodeError, Root, opened
 from toolkit_installer.node.trust import Standing
+
+_ARGUMENTS_START, _ARGUMENTS_END = 45, 46
+"""Where a process's arguments lay at its start: the fields 48 and 49 of proc_pid_stat(5), counted after the name."""
+
+
+def is_wiped(said: bytes, words: Sequence[bytes], given: int | None) -> bool:
+    """Tell whether a command line is not the one that the process was started with.
+
+    A program may write over its arguments, and some do, lest a password is seen there: what remains is one word, and
+    the rest is zeros (proc_pid_cmdline(5)). A program that was given nothing but empty arguments looks the same.
+    `given`: how many bytes the arguments took at its start, None where that is not told.
+    """
+    return not said or (len(words) > 1 and not any(words[1:])) or (given is not None and given != len(said))
+
+
+def length_given(told: Sequence[bytes]) -> int | None:
+    """Return how many bytes of arguments a process was started with, None where the kernel does not tell us.
+
+    `told` are the fields of proc_pid_stat(5) after the name: arg_start and arg_end are 0 to whoever may not look.
+    """
+    if len(told) <= _ARGUMENTS_END:
+        return None
+    start, end = int(told[_ARGUMENTS_START]), int(told[_ARGUMENTS_END])
+    return end - start if start else None
+
+
+def flag_value(arguments: Sequence[str], *flags: str) -> str | None:
+    """Return what a command line gives one of the flags, as `FLAG VALUE` or `FLAG=VALUE`; None if it does not."""
+    for index, word in enumerate(arguments):
+        name, equals, value = word.partition("=")
+        if name in flags and equals:
+            return value
+        if word in flags and index + 1 < len(arguments):
+            return arguments[index + 1]
+    return None
+
+
+_PRIORITY = 1
+"""The lowest of those that come before all ordinary work (sched(7)): the kernel's own threads have higher ones."""
+
+
+def take(seconds: float) -> None:
+    """Give this process precedence. The kernel kills it where it works for so long without a pause (setrlimit(2)).
+
+    Raises OSError where it may not have that: without CAP_SYS_NICE, or in a control group that has no real-time share
+    (CONFIG_RT_GROUP_SCHED). Then nothing is changed.
+    """
+    limit = int(seconds * 1_000_000)
+    _, most = resource.getrlimit(resource.RLIMIT_RTTIME)
+    if most != resource.RLIM_INFINITY:
+        limit = min(limit, most)
+    resource.setrlimit(resource.RLIMIT_RTTIME, (limit, limit))  # it counts under such a policy alone
+    os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(_PRIORITY))
+
 
 _LONGEST_LINE = 4096
 _LONGEST_COMMAND = 2 * 1024 * 1024
@@ -103,7 +166,7 @@ def _seen(folder: int, pid: int) -> Process | None:
     if len(told) <= _STARTED:
         return None
     ticks = int(told[_STARTED])
-    hidden = command_lines.is_wiped(arguments, words, command_lines.length_given(told))
+    hidden = is_wiped(arguments, words, length_given(told))
     heard.command(pid, tuple(os.fsdecode(word) for word in words))
     return Process(
         pid=pid,

@@ -1,15 +1,39 @@
-"""Units of the node's systemd, through the node's own systemctl. Never daemon-reload: running GPU pods lose devices."""
+"""Tells the service manager that started this process how far it is (sd_notify(3)); nothing where none asks.
+
+Units of the node's systemd, through the node's own systemctl. Never daemon-reload: running GPU pods lose devices.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+import socket
 import time
 from collections.abc import Callable, Sequence
+from typing import Final
 
 from toolkit_installer.node import running
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.programs import ProgramError, Programs
+
+_VARIABLE: Final = "NOTIFY_SOCKET"
+
+
+def ready(status: str) -> None:
+    """Report that the service is up, and its status in one line. A service manager that is gone is no error."""
+    address = os.environ.get(_VARIABLE, "")
+    if not address.startswith(("/", "@")):
+        return
+    # an abstract name begins with a NUL (unix(7)), which the variable spells as @
+    name = f"\0{address.removeprefix('@')}" if address.startswith("@") else address
+    with (
+        contextlib.suppress(OSError),
+        socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as connection,
+    ):
+        connection.settimeout(1)
+        connection.sendto(f"READY=1\nSTATUS={status}".encode(), name)
+
 
 LOG_SAYS = "; its log says: "
 _LOG_LINES = 8

@@ -1,24 +1,78 @@
-"""The plugin on the engine's NRI socket: it connects, answers, and connects again when the engine was started anew.
+"""When to try again, where the engine's NRI socket is not there or was of no use. Pure.
+
+An engine that is started again makes its socket anew, and a pod that comes before the plugin is there starts without
+its devices: so the first tries follow fast, and a socket that was made meanwhile is tried at once. One that is there
+and of no use is tried less and less often, as the engine writes a line for each.
+
+The plugin on the engine's NRI socket: it connects, answers, and connects again when the engine was started anew.
 
 Nothing here blocks, and nothing waits: who runs it asks how long it may wait (`patience`), and for what (`fileno`,
 `writing`), and calls `ready` and `due`. serving.py does that; so can a loop that has other work as well.
+
+The plugin alone in a loop of its own: for who has nothing else to wait for.
 """
 
 from __future__ import annotations
 
 import os
+import selectors
 import socket
 import time
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node import sockets
 from toolkit_installer.node.disk.root import Root
-from toolkit_installer.nri.backoff import Backoff
 from toolkit_installer.nri.decision import Policy
-from toolkit_installer.nri.frames import ProtocolError
 from toolkit_installer.nri.session import Configured, Event, Identity, Rejected, Serving, Session, Unsupported
+from toolkit_installer.nri.wire import ProtocolError
+
+FIRST = 0.05
+LOOK = 1.0
+"""Seconds between two looks at what is in the socket's place; the longest pause where there is none."""
+LONGEST = 30.0
+"""Seconds between two tries at a socket that is of no use."""
+STEADY = 10.0
+"""Seconds after which a connection counts as good: if it is lost then, the first tries follow fast again."""
+
+
+class Backoff:
+    """Counts the tries. All times are seconds of a clock that never goes back."""
+
+    def __init__(self) -> None:
+        self._pause = FIRST
+        self._at = 0.0
+        self._seen = ""
+        self._look = 0.0
+
+    def failed(self, now: float, seen: str, *, there: bool) -> None:
+        """Take note of a try that failed; `seen` is what is in the socket's place, `there` whether somebody listens."""
+        self._at = now + self._pause
+        self._pause = min(self._pause * 2, LONGEST if there else LOOK)
+        self._seen, self._look = seen, now + min(LOOK, self._at - now)
+
+    def lost(self, now: float, served_since: float, seen: str) -> None:
+        """Take note of a connection that was good since then, and is lost."""
+        if now - served_since >= STEADY:
+            self._pause = FIRST
+        self.failed(now, seen, there=True)
+
+    def when(self) -> float:
+        """Return when to ask `due` again."""
+        return min(self._at, self._look)
+
+    def due(self, now: float, seen: str) -> bool:
+        """Tell whether it is time to try, with what is in the socket's place now."""
+        if seen != self._seen:
+            self._pause = FIRST
+            return True
+        if now >= self._at:
+            return True
+        if now >= self._look:
+            self._look = now + LOOK
+        return False
+
 
 REGISTRATION_SECONDS = 5.0
 """What the engine gives a plugin (`DefaultPluginRegistrationTimeout`), and what it gets itself."""
@@ -182,3 +236,42 @@ def _words(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error)
+
+
+class Listener(Protocol):
+    """Receives what happens. Its methods do not wait."""
+
+    def hear(self, event: Event | Lost) -> None:
+        """Take what happened."""
+
+    def patience(self) -> float | None:
+        """Return after how many seconds `due` is to be called at the latest; None: not before the next event."""
+
+    def due(self) -> None:
+        """Do what the time has come for."""
+
+
+def serve(plugin: Plugin, listener: Listener, stop: int) -> None:
+    """Run the plugin until the descriptor `stop` can be read."""
+    try:
+        while True:
+            stopping, ready = _wait(plugin, listener, stop)
+            if stopping:
+                return
+            for event in [*(plugin.ready() if ready else ()), *plugin.due()]:
+                listener.hear(event)
+            listener.due()
+    finally:
+        plugin.close()
+
+
+def _wait(plugin: Plugin, listener: Listener, stop: int) -> tuple[bool, bool]:
+    """Wait until there is something to do; return whether to stop, and whether the engine's connection is ready."""
+    connection = plugin.fileno()
+    pauses = [pause for pause in (plugin.patience(), listener.patience()) if pause is not None]
+    with selectors.PollSelector() as selector:
+        selector.register(stop, selectors.EVENT_READ)
+        if connection is not None:
+            selector.register(connection, selectors.EVENT_READ | (selectors.EVENT_WRITE if plugin.writing else 0))
+        found = {key.fd for key, _ in selector.select(min(pauses, default=None))}
+    return stop in found, connection in found

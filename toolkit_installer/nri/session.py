@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from toolkit_installer.nri import decision, messages, support, ttrpc
+from toolkit_installer.nri import decision, wire
 from toolkit_installer.nri.decision import Granted, Policy, Refused, Verdict
-from toolkit_installer.nri.frames import PLUGIN, RUNTIME, Frames, ProtocolError, framed
-from toolkit_installer.nri.messages import MalformedError
-from toolkit_installer.nri.ttrpc import Message, Messages
+from toolkit_installer.nri.wire import (
+    PLUGIN,
+    RUNTIME,
+    Frames,
+    MalformedError,
+    Messages,
+    ProtocolError,
+    TtrpcMessage,
+    framed,
+)
 
 _REGISTER = 1
 """The number of the plugin's only call."""
@@ -32,7 +39,7 @@ class Identity(NamedTuple):
 class Configured(NamedTuple):
     """The engine has taken the plugin. It is not asked about containers yet."""
 
-    engine: messages.Engine
+    engine: wire.Engine
 
 
 class Unsupported(NamedTuple):
@@ -86,8 +93,8 @@ class Session:
 
     def begin(self) -> bytes:
         """Return what is sent first: the registration."""
-        body = messages.registration(*self._identity)
-        return framed(RUNTIME, ttrpc.packed(Message(_REGISTER, ttrpc.Kind.REQUEST, body)))
+        body = wire.registration(*self._identity)
+        return framed(RUNTIME, wire.packed(TtrpcMessage(_REGISTER, wire.Kind.REQUEST, body)))
 
     def receive(self, data: bytes) -> tuple[bytes, list[Event]]:
         """Take what came in; return what is to be sent, and what happened. Raises ProtocolError."""
@@ -100,19 +107,19 @@ class Session:
             for message in received.feed(piece):
                 if stream == RUNTIME:
                     events += self._answered(message)
-                elif message.kind == ttrpc.Kind.REQUEST:
+                elif message.kind == wire.Kind.REQUEST:
                     body, told = self._called(message.body)
-                    replies.append(framed(PLUGIN, ttrpc.packed(Message(message.call, ttrpc.Kind.RESPONSE, body))))
+                    replies.append(framed(PLUGIN, wire.packed(TtrpcMessage(message.call, wire.Kind.RESPONSE, body))))
                     events += told
         return b"".join(replies), events
 
-    def _answered(self, message: Message) -> list[Event]:
+    def _answered(self, message: TtrpcMessage) -> list[Event]:
         """Take the answer to the registration. Raises ProtocolError."""
-        if not self._registering or (message.call, message.kind) != (_REGISTER, ttrpc.Kind.RESPONSE):
+        if not self._registering or (message.call, message.kind) != (_REGISTER, wire.Kind.RESPONSE):
             return []
         self._registering = False
         try:
-            reason = messages.failure(message.body)
+            reason = wire.failure(message.body)
         except MalformedError as error:
             raise ProtocolError(f"the answer to the registration cannot be read: {error}") from error
         return [] if reason is None else [Rejected(reason)]
@@ -121,12 +128,12 @@ class Session:
         """Return the answer to one call, and what happened."""
         method = ""
         try:
-            request = messages.request(body)
-            method = request.method if request.service == messages.PLUGIN_SERVICE else ""
+            request = wire.request(body)
+            method = request.method if request.service == wire.PLUGIN_SERVICE else ""
             return self._served(method, request.payload)
         except MalformedError as error:
             reason = str(error)
-            return messages.error(messages.INVALID_ARGUMENT, reason), [Malformed(method, reason)]
+            return wire.error(wire.INVALID_ARGUMENT, reason), [Malformed(method, reason)]
 
     def _served(self, method: str, payload: bytes) -> tuple[bytes, list[Event]]:
         """Return the answer to a method of the plugin's service, and what happened. Raises MalformedError."""
@@ -135,31 +142,31 @@ class Session:
         if method == "Configure":
             return self._configure(payload)
         if method == "Synchronize":
-            response, last = messages.synchronized(payload)
+            response, last = wire.synchronized(payload)
             begins = last and self._configured and not self._serving
             self._serving = self._serving or begins
-            return messages.answer(response), [Serving()] if begins else []
+            return wire.answer(response), [Serving()] if begins else []
         if method == "Shutdown":
-            return messages.answer(), [ShuttingDown()]
+            return wire.answer(), [ShuttingDown()]
         if method in _LEFT_ALONE:
-            return messages.answer(), []
-        return messages.error(messages.UNIMPLEMENTED, "the plugin has no such method"), []
+            return wire.answer(), []
+        return wire.error(wire.UNIMPLEMENTED, "the plugin has no such method"), []
 
     def _configure(self, payload: bytes) -> tuple[bytes, list[Event]]:
-        engine = messages.engine(payload)
-        reason = support.refusal(*engine)
+        engine = wire.engine(payload)
+        reason = decision.refusal(*engine)
         if reason is not None:
-            return messages.error(messages.FAILED_PRECONDITION, reason), [Unsupported(reason)]
+            return wire.error(wire.FAILED_PRECONDITION, reason), [Unsupported(reason)]
         self._configured = True
-        return messages.answer(messages.subscription()), [Configured(engine)]
+        return wire.answer(wire.subscription()), [Configured(engine)]
 
     def _created(self, payload: bytes) -> tuple[bytes, list[Event]]:
         if not self._configured:
-            return messages.error(messages.FAILED_PRECONDITION, "the plugin was not configured"), []
-        asked = messages.asked(payload)
+            return wire.error(wire.FAILED_PRECONDITION, "the plugin was not configured"), []
+        asked = wire.asked(payload)
         verdict = decision.decide(asked, self._policy)
         told: list[Event] = [] if verdict == Granted() else [Answered(str(asked), verdict)]
         if isinstance(verdict, Refused):
-            return messages.error(messages.PERMISSION_DENIED, verdict.reason), told
+            return wire.error(wire.PERMISSION_DENIED, verdict.reason), told
         devices = verdict.devices if isinstance(verdict, Granted) else ()
-        return messages.answer(messages.adjustment(devices)), told
+        return wire.answer(wire.adjustment(devices)), told

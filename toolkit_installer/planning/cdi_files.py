@@ -88,7 +88,7 @@ def reverted(seen: SpecificationFacts, record: FileRecord, folder: str) -> Speci
     path, found = seen.files[record.path]
     file = EngineFile(SPECIFICATION_ROLE, path, found)
     if found is not None and not record.is_ours(found.content):
-        changed = memory.digest(found.content) != (record.before.sha256 if record.before is not None else "")
+        changed = memory.digest_of(found.content) != (record.before.sha256 if record.before is not None else "")
         note = "it is theirs now, and stays" if changed else ""
         return SpecificationWork(file, found.content, found.content, note=note)
     base, _ = _base(seen, record, found, folder)
@@ -103,17 +103,17 @@ def recognised(node: Node, path: str, folder: str) -> FileRecord | None:
     path, found = node.locate_file(path)
     if found is None or not _names(found, folder):
         return None
-    return FileRecord(SPECIFICATION_ROLE, path, None, (memory.digest(found.content),))
+    return FileRecord(SPECIFICATION_ROLE, path, None, (memory.digest_of(found.content),))
 
 
 def recorded(work: SpecificationWork, previous: FileRecord | None) -> FileRecord | None:
     """Return the record of a file that is, or will be, what the work says; None where nothing in it is ours."""
     if work.target == work.base and not work.changes and previous is None:
         return None
-    written = {memory.digest(content) for content in (work.target,) if content is not None}
+    written = {memory.digest_of(content) for content in (work.target,) if content is not None}
     present = work.file.content
     if previous is not None and present is not None and previous.is_ours(present):
-        written.add(memory.digest(present))  # until it is replaced, the last version of ours stands there
+        written.add(memory.digest_of(present))  # until it is replaced, the last version of ours stands there
     before = memory.before(work.base, work.file.found, previous)
     return FileRecord(SPECIFICATION_ROLE, work.path, before, tuple(sorted(written)))
 
@@ -122,7 +122,7 @@ def settled(work: SpecificationWork, record: FileRecord) -> FileRecord | None:
     """Return the record once the work is done, of the desired content alone; None where that is not ours."""
     if work.target is None or work.target == work.base:
         return None
-    return msgspec.structs.replace(record, written=(memory.digest(work.target),))
+    return msgspec.structs.replace(record, written=(memory.digest_of(work.target),))
 
 
 def ours(receipt: Receipt | None) -> dict[str, frozenset[str]]:

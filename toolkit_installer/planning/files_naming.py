@@ -4,6 +4,8 @@ Removing a binary that an engine's file names breaks its containers, or its next
 that the node has are looked at: the files that they are known to read, those that their processes and units name, what
 these import, their folders of drop-ins, hooks and CDI specifications. What a distribution generates at each start
 because it finds the toolkit does not count: it goes by itself.
+
+Which files engines read: by their usual places, by how they were started, and by what other files name.
 """
 
 from __future__ import annotations
@@ -17,21 +19,20 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
-from toolkit_installer import log, patterns
+from toolkit_installer import lazy, log
 from toolkit_installer.documents import mentions, toml_document
 from toolkit_installer.documents.changes import lookup
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
+from toolkit_installer.engines.containerd import files
 from toolkit_installer.engines.containerd import files as containerd_files
-from toolkit_installer.engines.containerd import root_file
 from toolkit_installer.engines.containerd.distributions.all import layout_of
 from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.engines.containerd.tables import executable, runtimes_in, shape
-from toolkit_installer.engines.detect.table import TABLE, UNIT_FOLDERS
+from toolkit_installer.engines.detect.unit_files import TABLE, UNIT_FOLDERS
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
 from toolkit_installer.node import processes
-from toolkit_installer.node.disk.readers import OneLook
-from toolkit_installer.node.disk.reading import Reader
+from toolkit_installer.node.disk.reading import OneLook, Reader
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import PATH
@@ -44,7 +45,7 @@ _LONGEST_PATH = 4096
 _PATH = PATH.split(":")
 _OUT_OF_REACH = frozenset({0, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """The errno values of files that no engine reads either, or no engine of this user; 0: a symlink is not followed."""
-_WILDCARD = patterns.lazy(r"[*?\[\\]")
+_WILDCARD = lazy.pattern(r"[*?\[\\]")
 _SHIM = "containerd-shim-"
 _PROGRAMS = frozenset({*RUNTIMES, "nvidia-container-runtime-hook", "nvidia-container-toolkit"})
 """What engines may name without a folder, and find in their PATH."""
@@ -341,7 +342,7 @@ def told(node: Node) -> Iterator[str]:
         yield from _flagged(" ".join(process.arguments))
         if process.hidden and process.name in PROCESS_NAMES[EngineName.CONTAINERD]:
             try:
-                config = root_file.told_config(process)
+                config = files.told_config(process)
             except ConfigurationError as error:
                 log.get().warning(
                     "What an engine reads cannot be looked at for the toolkit",

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from toolkit_installer.engines import cdi
+from toolkit_installer.engines import registry
 from toolkit_installer.errors import ConfigurationError, EngineRejectedError
 from toolkit_installer.settings import EngineName, Method
 
@@ -160,8 +160,8 @@ def obstacle(way: Way) -> str:
         return _BY_SHIM
     if not way.version:
         return f"does not answer, so nobody can tell whether it reads CDI specifications: {way.silence}"
-    if cdi.newest(way.engine, way.version) is None:
-        return f"{way.version} knows no CDI: {cdi.first(way.engine)} is the first that does"
+    if registry.newest(way.engine, way.version) is None:
+        return f"{way.version} knows no CDI: {registry.first(way.engine)} is the first that does"
     if way.folders is None:
         return f"{way.version} does not tell where it looks for CDI specifications"
     return _elsewhere(way)
@@ -177,7 +177,7 @@ def _elsewhere(way: Way) -> str:
 
 def unreadable(way: Way, specification: bytes) -> str:
     """Return why this engine cannot read a specification; empty where it can, or does not answer."""
-    needed, newest = cdi.version_of(specification), cdi.newest(way.engine, way.version)
+    needed, newest = registry.version_of(specification), registry.newest(way.engine, way.version)
     if needed is None or newest is None or needed <= newest:
         return ""
     return (
@@ -195,7 +195,7 @@ def refuse_unreadable(ways: Sequence[Way], specification: bytes, path: str) -> N
             )
 
 
-def _text(version: cdi.Version) -> str:
+def _text(version: registry.Version) -> str:
     return f"{version[0]}.{version[1]}.0"
 
 

@@ -1,4 +1,7 @@
-"""Looking at the node: the engines, the installed toolkit, the CDI specifications. Reads, and decides nothing."""
+"""Looking at the node: the engines, the installed toolkit, the CDI specifications. Reads, and decides nothing.
+
+What the engines say of CDI, as the choice of the method needs it. Asks the node where its paths lead.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,11 @@ import msgspec
 
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import Engine, Inspection, Live, Recorded
-from toolkit_installer.engines.common import losses, runtime_paths
+from toolkit_installer.engines.common import command_line, losses
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import DriverNotReadyError
-from toolkit_installer.node import clock, signals
-from toolkit_installer.node.disk.readers import Tree
+from toolkit_installer.node import machine, signals
+from toolkit_installer.node.disk.reading import Tree
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning import cdi_files
 from toolkit_installer.planning.cdi_files import Generated
@@ -62,7 +65,7 @@ def _engine(
         inspection = engine.inspect(node, request.target)
     reload = engine.reload(node, inspection, request.settings)
     base_runtimes = partial(
-        runtime_paths.absolute, node, toolkit_folder=request.toolkit_folder, engine=inspection.process
+        command_line.absolute, node, toolkit_folder=request.toolkit_folder, engine=inspection.process
     )
     dangers = engine.dangers(node, inspection, reload)
     return EngineFacts(
@@ -95,7 +98,7 @@ def read_since(inspection: Inspection, recorded: EngineRecord | None) -> bool:
         return False
     if recorded is not None and recorded.unread_by == process.identity:
         return False
-    return max(changed) + _CLOCK_SECONDS < process.started <= clock.now() + _CLOCK_SECONDS
+    return max(changed) + _CLOCK_SECONDS < process.started <= machine.now() + _CLOCK_SECONDS
 
 
 def _generated(target: Target, choice: Choice) -> Generated | None:
@@ -155,7 +158,7 @@ def _made(node: Node, folder: str, present: Mapping[str, Installed], receipt: Re
     if known is None or known.recipe is None or standing is None or standing.digest != known.sha256:
         return {}
     content = node.files.content(f"{folder}/{wrappers.CONFIG_NAME}")
-    return {known.recipe: content} if content is not None and memory.digest(content) == known.sha256 else {}
+    return {known.recipe: content} if content is not None and memory.digest_of(content) == known.sha256 else {}
 
 
 def way(node: Node, request: Request, inspection: Inspection, receipt: Receipt | None, folder: str) -> Way:

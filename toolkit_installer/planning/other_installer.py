@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from toolkit_installer import log, patterns
+from toolkit_installer import lazy, log
 from toolkit_installer.engines.common import command_line
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError
 from toolkit_installer.node import locks, processes
@@ -32,7 +32,7 @@ _VARIABLES = ("TOOLKIT_INSTALL_DIR", "ROOT")
 _USUAL_FOLDER = "/usr/local/nvidia"
 _PROGRAM_OF_A_TOOLKIT = b"/toolkit/nvidia-"
 """In the path of a runtime, hook or CDI hook that an engine's file or a CDI specification names."""
-_WORD = patterns.lazy(rb"[^\"'\s]+")
+_WORD = lazy.pattern(rb"[^\"'\s]+")
 
 
 class OtherInstaller(msgspec.Struct, frozen=True):

@@ -1,6 +1,10 @@
 """What was found on the node before anything is decided about it. Pure: values that `observe` fills in.
 
 A fact that is dear, and seldom needed, is a function: the node is looked at when the plan asks for it.
+
+What is to be changed on the node, and in which order. Pure: from the target and what was found.
+
+The part of the plan that is for CDI: engines without handlers, which read the specification. Pure.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from toolkit_installer.documents import digests
+from toolkit_installer.documents import changes
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import DesiredFile, DesiredState, Inspection, Live, Recorded, Reload
 from toolkit_installer.engines.common import losses
@@ -241,7 +245,7 @@ def _wanted(file: ToolkitFile, seen: ToolkitFacts) -> Installed:
     if file.target is not None:
         return Installed(link=file.target)
     if file.content is not None:
-        return Installed(digest=digests.sha256(file.content), mode=file.mode)
+        return Installed(digest=changes.sha256(file.content), mode=file.mode)
     assert file.source is not None  # noqa: S101  # one of the three is set
     known = seen.present.get(file.name)
     if known is not None and known.copy_of == file.source:
@@ -303,7 +307,7 @@ def _has_other_original(receipt: Receipt, work: EngineWork) -> bool:
     record = receipt.engine(work.name)
     kept = {file.path: file.before.sha256 for file in record.files if file.before is not None} if record else {}
     return any(
-        wanted.path in kept and wanted.base is not None and digests.sha256(wanted.base) != kept[wanted.path]
+        wanted.path in kept and wanted.base is not None and changes.sha256(wanted.base) != kept[wanted.path]
         for wanted in work.desired.files
     )
 

@@ -1,4 +1,9 @@
-"""All that comes before the first write: resolve, observe, plan, preflight."""
+"""All that comes before the first write: resolve, observe, plan, preflight.
+
+The last look before the first write: what the node, or an engine's own binary, has against the plan.
+
+No handler is taken from an engine whose pods need it to be stopped and deleted.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +20,7 @@ from toolkit_installer.engines.detect import decide, own_container
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError, located
 from toolkit_installer.node import owners, processes, signals
-from toolkit_installer.node.disk import access, look
+from toolkit_installer.node.disk import files, look
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning import other_installer
 from toolkit_installer.planning import plan as plan_of
@@ -52,7 +57,7 @@ class Prepared(msgspec.Struct, frozen=True):
         """What is to be kept beside the receipt: the contents to which cleanup goes back, by SHA-256."""
         bases = [wanted.base for work in self.plan.engines for wanted in work.desired.files]
         bases += [work.base for work in self.plan.specifications]
-        return {**self.facts.originals, **{memory.digest(base): base for base in bases if base is not None}}
+        return {**self.facts.originals, **{memory.digest_of(base): base for base in bases if base is not None}}
 
 
 def prepare(receipt: Receipt | None, settings: Settings, node: Node, store: ReceiptStore) -> Prepared:
@@ -220,7 +225,7 @@ def _refuse_toolkit_folder(node: Node, folder: str) -> None:
 
 
 def _refuse_obstacle(node: Node, path: str, way_out: str) -> None:
-    obstacle = access.obstacle(node.root, path)
+    obstacle = files.obstacle(node.root, path)
     if obstacle is not None:
         obstacle.path = path.removesuffix("/.")
         if obstacle.number == errno.EACCES and owners.ourselves() != {0}:

@@ -10,7 +10,7 @@ from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.target import Request
 from toolkit_installer.node import machine
 from toolkit_installer.node.disk import look
-from toolkit_installer.node.disk.readers import Tree
+from toolkit_installer.node.disk.reading import Tree
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.settings import Settings

@@ -1,4 +1,12 @@
-"""The toolkit's files as they are on the node."""
+"""The toolkit's files on the node: as they are there, flushed, and removed again.
+
+Which of the toolkit's files are copies of the payload's, as stat(2) still says of both what it said then.
+
+Every write, rename and change of mode sets a file's ctime, and only the clock could set it back: a file whose size,
+mtime, ctime and inode are what they were holds what it held. The device is not compared: each mount has another number.
+
+Which files of the installed toolkit are no longer what they were when they were put in place. Reads alone.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +18,7 @@ from collections.abc import Iterable
 import msgspec
 
 from toolkit_installer.errors import ConfigurationError, InstallerError, PayloadError
-from toolkit_installer.node.disk.readers import OneLook, Tree
-from toolkit_installer.node.disk.reading import Identity, let_files_clock_move_on, read_bounded
+from toolkit_installer.node.disk.reading import Identity, OneLook, Tree, let_files_clock_move_on, read_bounded
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import Content, Copy, Receipt
@@ -167,7 +174,7 @@ class _Look:
     def _digest(self, path: str) -> str | None:
         """Return the SHA-256 of a small file, its folder taken as it was found; None for one that cannot be ours."""
         try:
-            return memory.digest(read_bounded(self._files.root.outside(self._files.in_folder(path))))
+            return memory.digest_of(read_bounded(self._files.root.outside(self._files.in_folder(path))))
         except (OSError, ConfigurationError):
             return None  # it went just now, or is larger than any of these is
 

@@ -1,4 +1,17 @@
-"""What on the node still needs the toolkit's binaries: containers, what engines offer, and CDI specifications."""
+"""What on the node still needs the toolkit's binaries: containers, what engines offer, and CDI specifications.
+
+Containers that are stopped and deleted through a runtime of the toolkit's.
+
+A container is stopped and deleted through the runtime that it was started with, so that has to stay while the engine
+keeps the container's bundle, or a monitor runs beside it. A container that only an engine's database remembers
+(`docker ps --all`, a pod that was stopped) is deleted without it, and to be started again it needs the handler first:
+it holds nothing.
+
+Whose a container is, in the words of those who started it: its pod and namespace, or the name that docker gave it.
+
+What names them comes from whoever made the pod. So a name counts only if it has the form that Kubernetes, or docker,
+demands of it: no other text reaches a log. What cannot be read names nobody, which is no reason to stop.
+"""
 
 from __future__ import annotations
 
@@ -13,19 +26,19 @@ from typing import Any
 import msgspec
 
 from toolkit_installer import log
-from toolkit_installer.documents import digests
+from toolkit_installer.documents import changes
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.common import serving
-from toolkit_installer.engines.common.answering import EngineBrokenError
-from toolkit_installer.engines.detect.table import TABLE
+from toolkit_installer.engines.common.serving import EngineBrokenError
+from toolkit_installer.engines.detect.unit_files import TABLE
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes, sockets
-from toolkit_installer.node.command_lines import flag_value
 from toolkit_installer.node.disk.reading import Reader, read_bounded
 from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.processes import flag_value
 from toolkit_installer.node.trust import Standing
 from toolkit_installer.planning import files_naming
 from toolkit_installer.receipt.schema import EngineRecord
@@ -142,7 +155,7 @@ def _specifications(node: Node, folder: str, ours: Mapping[str, Container[str]])
                     continue
                 if specification is None or not files_naming.names(files, folder, specification.content):
                     continue
-                digest = digests.sha256(specification.content)
+                digest = changes.sha256(specification.content)
                 if digest not in ours.get(specification.path, ()):
                     found[path] = f"the CDI specification {path} names it"
     return list(found.values())

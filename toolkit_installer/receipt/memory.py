@@ -1,4 +1,7 @@
-"""Converts the receipt's records to what planning works with, and back. Pure."""
+"""Converts the receipt's records to what planning works with, and back. Pure.
+
+Whether the files that the receipt records are still as they were written.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,19 @@ from collections.abc import Iterable
 
 import msgspec
 
-from toolkit_installer.documents import digests
+from toolkit_installer.documents import changes
 from toolkit_installer.documents.changes import ABSENT
 from toolkit_installer.engines.api import DesiredFile, Engine, EngineFile, Recorded
 from toolkit_installer.engines.ownership import Owned, Ownership
+from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Metadata
-from toolkit_installer.receipt.schema import Before, EngineRecord, FileRecord, OwnedKey
+from toolkit_installer.node.node import Node
+from toolkit_installer.receipt.schema import AS_BEFORE, AS_WRITTEN, Before, EngineRecord, FileRecord, OwnedKey, Receipt
 
 
-def digest(content: bytes) -> str:
+def digest_of(content: bytes) -> str:
     """Return the SHA-256 of `content` in hex."""
-    return digests.sha256(content)
+    return changes.sha256(content)
 
 
 def remembered(
@@ -45,9 +50,9 @@ def recorded(
     contents: Iterable[bytes | None],
 ) -> FileRecord:
     """Return the record for a file that will hold one of `contents`, or does already."""
-    written = {digest(content) for content in contents if content is not None}
-    if previous is not None and found is not None and digest(found.content) in previous.written:
-        written.add(digest(found.content))  # until it is replaced, the last version of ours stands there
+    written = {digest_of(content) for content in contents if content is not None}
+    if previous is not None and found is not None and digest_of(found.content) in previous.written:
+        written.add(digest_of(found.content))  # until it is replaced, the last version of ours stands there
     original = before(wanted.base, found, previous)
     return FileRecord(
         role=wanted.role,
@@ -66,7 +71,7 @@ def going_back(engine: Engine, file: FileRecord, wanted: DesiredFile, *, signall
     written = set(file.written)
     transitional = engine.transitional(wanted.base) if signalled else None
     if transitional is not None:
-        written.add(digest(transitional))
+        written.add(digest_of(transitional))
     return msgspec.structs.replace(file, before=original, first=_first(original, file), written=tuple(sorted(written)))
 
 
@@ -89,7 +94,7 @@ def before(base: bytes | None, found: Found | None, previous: FileRecord | None)
     if found is None:
         return previous.before if previous is not None else None
     metadata = found.metadata
-    return Before(digest(base), metadata.mode, metadata.uid, metadata.gid, metadata.xattrs)
+    return Before(digest_of(base), metadata.mode, metadata.uid, metadata.gid, metadata.xattrs)
 
 
 def _key(engine: Engine, owned: Owned) -> OwnedKey:
@@ -100,3 +105,25 @@ def _key(engine: Engine, owned: Owned) -> OwnedKey:
 def _owned(engine: Engine, key: OwnedKey) -> Owned:
     prior = ABSENT if key.prior is None else engine.read_value(key.prior)
     return Owned(key.path, engine.read_value(key.ours), prior, key.item)
+
+
+def drifted(node: Node, receipt: Receipt | None) -> list[str]:
+    """Return the paths of the managed files that somebody else changed."""
+    files = receipt.files() if receipt is not None else []
+    return [file.path for file in files if state_of(node, file) != AS_WRITTEN]
+
+
+def state_of(node: Node, file: FileRecord) -> str:
+    """Return in words how a managed file stands: as written, missing, or what else became of it."""
+    try:
+        found = node.files.read_file(file.path)
+    except ConfigurationError as error:
+        return f"unreadable: {error.reason}"
+    if found is None:
+        return "missing" if file.written else AS_WRITTEN
+    digest = digest_of(found.content)
+    if digest in file.written:
+        return AS_WRITTEN
+    if file.before is not None and digest == file.before.sha256:
+        return AS_BEFORE
+    return "changed by somebody else"

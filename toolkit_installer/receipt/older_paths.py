@@ -7,7 +7,7 @@ import posixpath
 import msgspec
 
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.detect.table import TABLE
+from toolkit_installer.engines.detect.unit_files import TABLE
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import memory
@@ -56,7 +56,9 @@ def _recognised(node: Node, record: EngineRecord, file: FileRecord, toolkit_fold
     """
     name = posixpath.basename(file.path)
     found = {f"{folder}/{name}": _content(node, f"{folder}/{name}") for folder in _usual_folders(record)}
-    exact = [path for path, content in found.items() if content is not None and memory.digest(content) in file.written]
+    exact = [
+        path for path, content in found.items() if content is not None and memory.digest_of(content) in file.written
+    ]
     named = [path for path, content in found.items() if content is not None and toolkit_folder.encode() in content]
     likely = exact or named
     if len(likely) != 1:

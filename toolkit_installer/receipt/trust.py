@@ -14,8 +14,8 @@ from collections.abc import Iterable, Iterator
 
 from toolkit_installer import log
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.cdi import SWITCHES as CDI_SWITCHES
 from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.engines.registry import SWITCHES as CDI_SWITCHES
 from toolkit_installer.errors import ConfigurationError, InstallerError, located
 from toolkit_installer.node import owners
 from toolkit_installer.node.disk.root import NodeError
@@ -125,7 +125,7 @@ def _wrong_file(node: Node, folder: str, found: Receipt, engine: EngineRecord, f
     content = None if usual else _content(node, file)
     if (
         content is not None
-        and memory.digest(content) not in file.known
+        and memory.digest_of(content) not in file.known
         and found.toolkit_folder.encode() not in content
     ):
         yield f"names {file.path}, which has nothing of this installer's in it, nor the name of a file of {engine.name}"

@@ -1,6 +1,8 @@
 """Tells the cluster how the node stands: a condition, a taint, labels, events; and takes all of it back.
 
 The node's own work never waits for it: what cannot be told is said once in the log, and told later.
+
+What happens on the node, as events of the cluster: heard in the log, and written once the API server takes them.
 """
 
 from __future__ import annotations
@@ -12,17 +14,16 @@ from typing import Any
 import msgspec
 
 from toolkit_installer import __version__, foreign_words, log
-from toolkit_installer.cluster_settings import ReportSettings, Taint
 from toolkit_installer.errors import InstallerError
-from toolkit_installer.kubernetes import events, node_state, scheduling, taints, told
-from toolkit_installer.kubernetes.events import Happening, Ledger
+from toolkit_installer.kubernetes import events, node_state, scheduling
+from toolkit_installer.kubernetes.events import Happening, Ledger, ReportMemory
 from toolkit_installer.kubernetes.node_client import DAEMON_SET, NODE, NodeClient, RefusedEventError, UntoldError
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
-from toolkit_installer.kubernetes.told import ReportMemory
-from toolkit_installer.node import clock, signals
+from toolkit_installer.node import machine, signals
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt, State
+from toolkit_installer.settings import ReportSettings, Taint
 
 _ROUND_SECONDS = 5.0
 """What all that is told at once may take."""
@@ -56,12 +57,12 @@ class NodeReport:
 
     def recall(self, said: Mapping[str, Any]) -> None:
         """Know again what a run before the sleep told."""
-        self.memory = told.understood(said)
+        self.memory = events.understood(said)
         self._events.ledger = self.memory.ledger
 
     def remembered(self) -> dict[str, Any]:
         """Return what is to be known again after the sleep, as JSON has it."""
-        return told.plain(msgspec.structs.replace(self.memory, ledger=self._events.ledger))
+        return events.plain(msgspec.structs.replace(self.memory, ledger=self._events.ledger))
 
     @property
     def owes(self) -> bool:
@@ -148,14 +149,14 @@ class NodeReport:
     # --- what is told ---
 
     def _tell_condition(self, state: NodeState) -> None:
-        kind, now = self._settings.condition, clock.now()
+        kind, now = self._settings.condition, machine.now()
         if kind is None or (self.memory.condition == state and abs(now - self.memory.refreshed) < _REFRESH_SECONDS):
             return
         node = self._api.read()
-        found, text = node_state.found_condition(node, kind), clock.text(now)
+        found, text = node_state.found_condition(node, kind), machine.text(now)
         # a heartbeat of the future, from before the clock was set back, would have a dead run seem alive until then
-        told_at, lately = str((found or {}).get("lastHeartbeatTime", "")), clock.text(now - _REFRESH_SECONDS)
-        recent = lately < told_at <= clock.text(now + _REFRESH_SECONDS)
+        told_at, lately = str((found or {}).get("lastHeartbeatTime", "")), machine.text(now - _REFRESH_SECONDS)
+        recent = lately < told_at <= machine.text(now + _REFRESH_SECONDS)
         if not (recent and node_state.says(found, state)):
             said = node_state.condition(kind, state, now=text, since=node_state.since(found, state, now=text))
             self._api.apply("/status", node_state.with_conditions(self._settings.node, said), "the condition")
@@ -170,16 +171,16 @@ class NodeReport:
         taint = self._settings.taint
         if taint is None or self.memory.ready is state.ready:
             return
-        boot = clock.boot()
+        boot = machine.boot()
 
         def patch(node: Mapping[str, Any]) -> dict[str, Any] | None:
-            ready_in, stands = taints.boot_of(node), taints.is_there(node, taint)
+            ready_in, stands = node_state.boot_of(node), node_state.is_there(node, taint)
             # without being asked to put it back, one that has come since the node was ready is somebody else's word
             foreign = not self._settings.retaint and (not state.ready or ready_in == boot)
             there = stands if foreign else not state.ready
             if there and not stands:
                 self._refuse_to_evict(taint)
-            return taints.change(node, taint, there=there, boot=boot if state.ready else ready_in)
+            return node_state.change(node, taint, there=there, boot=boot if state.ready else ready_in)
 
         self._change(patch)
         self.memory = msgspec.structs.replace(self.memory, ready=state.ready)
@@ -187,7 +188,7 @@ class NodeReport:
     def _withdraw_taint(self) -> None:
         taint = self._settings.taint
         if taint is not None:
-            self._change(lambda node: taints.change(node, taint, there=False, boot=None))
+            self._change(lambda node: node_state.change(node, taint, there=False, boot=None))
             self.memory = msgspec.structs.replace(self.memory, ready=None)
 
     def _change(self, patch_of: Callable[[Mapping[str, Any]], dict[str, Any] | None]) -> None:
@@ -208,7 +209,7 @@ class NodeReport:
             raise UntoldError(f"the taint {taint}: the DaemonSet has no toleration for it, or none that lasts")
 
     def _look_for_boot(self) -> None:
-        self._booted = taints.boot_of(self._api.read()) != clock.boot()
+        self._booted = node_state.boot_of(self._api.read()) != machine.boot()
 
     def _tell_labels(self, labels: tuple[tuple[str, str], ...] | None) -> None:
         if not self._settings.labels or labels is None or labels == self.memory.labels:
@@ -234,10 +235,10 @@ class NodeReport:
 
         Other signals wait while the run leaves, as in all else that it does then.
         """
-        end, pause = clock.boot_seconds() + seconds, _PAUSE_SECONDS
+        end, pause = machine.boot_seconds() + seconds, _PAUSE_SECONDS
         failures = self._tried(*parts)
         while waits := _passing(failures):
-            remaining = end - clock.boot_seconds()
+            remaining = end - machine.boot_seconds()
             if remaining <= 0:
                 break
             signals.rest(min(remaining, max(pause, *waits.values())))
@@ -320,9 +321,9 @@ class EventReport:
     def tell(self) -> None:
         """Write what is due. Raises UntoldError, once the rest is written where a kind of object may not be told of."""
         refused: dict[str, UntoldError] = {}
-        while (event := events.due(self.ledger, now := clock.now(), refused)) is not None:
+        while (event := events.due(self.ledger, now := machine.now(), refused)) is not None:
             try:
-                written = self._api.write(event, now=clock.text(now))
+                written = self._api.write(event, now=machine.text(now))
                 self.ledger = events.wrote(self.ledger, written, now, refused)
             except RefusedEventError as error:
                 log.get().warning(

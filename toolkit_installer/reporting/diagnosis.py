@@ -11,19 +11,19 @@ from typing import Final, ParamSpec, TypeVar
 
 import msgspec
 
-from toolkit_installer import __version__, foreign_words, log, patterns
+from toolkit_installer import __version__, foreign_words, lazy, log
 from toolkit_installer.documents import shown
 from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import HOOK_ROLE, DesiredState, Inspection
 from toolkit_installer.engines.common import serving
+from toolkit_installer.engines.containerd import files
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
-from toolkit_installer.engines.containerd import root_file
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection
 from toolkit_installer.engines.detect import decide, kubelet, own_container
 from toolkit_installer.engines.detect.evidence import Kind
-from toolkit_installer.engines.listed import CgroupSetting, Fault
+from toolkit_installer.engines.ownership import CgroupSetting, Fault
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.node import processes, sockets
@@ -77,7 +77,7 @@ _MORE_LIBRARY_FOLDERS: Final = (
 _MORE_PROGRAM_FOLDERS: Final = ("/opt/bin", "/usr/libexec/crio", "/run/current-system/sw/bin")
 """Where engines that do not run now may look as well: those of Flatcar, CRI-O's packages and NixOS."""
 _DRIVER_SIGNS: Final = ("/usr/bin/nvidia-smi", "/dev/nvidiactl")
-_DEVICES: Final = patterns.lazy(r"nvidia(?:[0-9]+|ctl|-uvm|-uvm-tools|-modeset)")
+_DEVICES: Final = lazy.pattern(r"nvidia(?:[0-9]+|ctl|-uvm|-uvm-tools|-modeset)")
 _HEAD: Final = 4096
 """Bytes of a program in which its loader is named: all compilers put it there."""
 _AT_WORK: Final = (Kind.KUBELET, Kind.OPTIONS, Kind.LIVE)
@@ -237,7 +237,7 @@ class _Looking:
         process = serving.process_of(node, EngineName.CONTAINERD, inspection.socket)
         place = None
         if process is not None:
-            place = self._tried("containerd's file", None, root_file.config_of, process, usual)
+            place = self._tried("containerd's file", None, files.config_of, process, usual)
         reader = Reader(root_of(process)) if process is not None and place is not None else node.files
         root = place or (inspection.placed.layout.generated if inspection.placed is not None else usual)
         faults: list[Fault] = []

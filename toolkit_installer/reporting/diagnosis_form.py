@@ -1,4 +1,13 @@
-"""The table of illnesses, a finding, and the values that findings are made of. Pure."""
+"""The table of illnesses, a finding, and the values that findings are made of. Pure.
+
+Nodes whose files are made from a declaration elsewhere, and what to change there in place of the file. Pure.
+
+An edit of such a file is lost with the next rebuild, boot or playbook.
+
+A CDI specification as text: whether any engine can read it, and which files of the node it names. Pure.
+
+There is no parser for YAML here: what NVIDIA's tools and others write is one key on each line.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +21,9 @@ from typing import Final
 
 import msgspec
 
-from toolkit_installer import patterns
-from toolkit_installer.engines import cdi
-from toolkit_installer.engines.listed import Fault
+from toolkit_installer import lazy
+from toolkit_installer.engines import registry
+from toolkit_installer.engines.ownership import Fault
 from toolkit_installer.settings import EngineName
 
 SCHEMA: Final = 1
@@ -343,7 +352,7 @@ def fault_of_form(path: str, text: bytes) -> tuple[int | None, str] | None:
             return 1, "is nested too deeply"
     elif (tab := re.search(rb"(?m)^ *\t", text)) is not None:
         return text.count(b"\n", 0, tab.start()) + 1, "is not valid YAML: a tab indents this line"
-    if cdi.version_of(text) is None and not re.search(rb'"cdiVersion"', text):
+    if registry.version_of(text) is None and not re.search(rb'"cdiVersion"', text):
         return 1, "has no cdiVersion"
     return None if re.search(_KIND, text) or re.search(rb'"kind"', text) else (1, "has no kind")
 
@@ -379,6 +388,6 @@ def paths_in(content: bytes) -> list[tuple[int, str]]:
     return found
 
 
-_MEMBER: Final = patterns.lazy(
+_MEMBER: Final = lazy.pattern(
     r"""\s*(?:-\s+|\{\s*)?["']?(?P<key>hostPath|containerPath|path)["']?\s*:\s*["']?(?P<value>[^"',\s]+)"""
 )

@@ -1,4 +1,11 @@
-"""What is wrong with an engine beside its answer: its files, its low-level runtime, its cgroup driver. Reads only."""
+"""What is wrong with an engine beside its answer: its files, its low-level runtime, its cgroup driver. Reads only.
+
+Whether the installed runtimes could give a container the GPU: what they depend on beside the engine and the driver.
+
+NVIDIA's runtime starts containers by a low-level runtime of its config.toml, and in the mode `cdi` it looks for the
+devices of one kind in CDI specifications. Where either is missing, the engine serves the handler all the same, and
+each container fails.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +19,7 @@ from toolkit_installer.documents import shown
 from toolkit_installer.documents.changes import ABSENT, Table, lookup, same
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import Live
-from toolkit_installer.engines.listed import Fault
+from toolkit_installer.engines.ownership import Fault
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes, trust
 from toolkit_installer.node.disk import look as disk

@@ -9,16 +9,15 @@ from typing import Final
 import msgspec
 
 from toolkit_installer.documents import shown, toml_document
-from toolkit_installer.documents.hidden_values import MASK
-from toolkit_installer.engines import cdi
+from toolkit_installer.documents.masking import MASK
+from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import release_of
 from toolkit_installer.engines.containerd import effective
 from toolkit_installer.engines.containerd import tables as containerd_tables
-from toolkit_installer.engines.containerd import views as containerd_views
-from toolkit_installer.engines.containerd.views import Read
-from toolkit_installer.engines.listed import CgroupSetting, Fault, ListedRuntime
-from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.engines.containerd import tables as containerd_views
+from toolkit_installer.engines.containerd.tables import Read
+from toolkit_installer.engines.ownership import CgroupSetting, Fault, ListedRuntime, beneath
 from toolkit_installer.engines.registry import plain
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.reporting import diagnosis_form
@@ -420,7 +419,7 @@ def _unreadable(seen: Seen, file: SpecificationSeen) -> Iterator[Finding]:
         yield Finding(Illness.UNREADABLE_CDI, file.path, line, why, causes, _made_again(seen, file))
         return
     for engine in seen.engines:
-        needed, newest = cdi.version_of(file.content), cdi.newest(engine.name, engine.version)
+        needed, newest = registry.version_of(file.content), registry.newest(engine.name, engine.version)
         folder = plain(posixpath.dirname(file.path))
         looked_into = [plain(each).rstrip("/") for each in engine.cdi_folders or ()]
         if engine.version and needed is not None and (newest is None or needed > newest):

@@ -1,4 +1,9 @@
-"""Tells how the node stands to whoever reads metrics, wherever somebody asked for them."""
+"""Tells how the node stands to whoever reads metrics, wherever somebody asked for them.
+
+Starts the process that answers over HTTP (metrics_server.py), tells it how the node stands, and starts it again.
+
+Keeps a file of metrics for node-exporter's textfile collector.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +19,14 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
 from toolkit_installer.kubernetes.node_state import Reason
-from toolkit_installer.node import clock, interpreter
+from toolkit_installer.node import interpreter, machine
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.files import Files
 from toolkit_installer.node.disk.root import Root, attempt
 from toolkit_installer.node.disk.writing import own_metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.owners import refuse_if_others_write
-from toolkit_installer.receipt import drift
+from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.reporting import metrics_server, metrics_text
 from toolkit_installer.reporting.metrics_text import Counted, Metrics
@@ -114,7 +119,7 @@ class MetricsReport:
             served={name: name not in readiness.unserved for name in engines},
             # as in `prepare`: the first reload of a waiting run would not be seen otherwise
             reloads={(name, why): 0 for name in engines for why in metrics_text.REASONS} | dict(so_far.reloads),
-            drifted=tuple(drift.drifted(self._node, receipt)) if self._looks_for_drift else (),
+            drifted=tuple(memory.drifted(self._node, receipt)) if self._looks_for_drift else (),
             payload=(receipt.release or "") if receipt is not None else "",
             driver_usable=not readiness.driver_away,
             reload_pending=readiness.pending is not None,
@@ -128,7 +133,7 @@ class MetricsReport:
 
     def converged(self, *, whole: bool) -> None:
         """Note that a look ended well; `whole`: the node is where it should be, and waits for nothing."""
-        self._counted = metrics_text.ended(self._counted, ExitCode.DONE.event, clock.now() if whole else None)
+        self._counted = metrics_text.ended(self._counted, ExitCode.DONE.event, machine.now() if whole else None)
 
     def leave(self) -> None:
         """Say that nobody keeps the metrics up to date from here on."""

@@ -1,8 +1,8 @@
-"""Starts the process that answers over HTTP, which metrics_server.py is: the text of a script is compiled at each start.
+"""Starts the metrics server. The server is a module of its own, because Python compiles a script at each start.
 
 python -I -S metrics_process.py LISTENER CHANNEL
 
-Both are descriptors, as metrics_server.py says.
+Both are descriptors (metrics_server.py).
 """
 
 import sys

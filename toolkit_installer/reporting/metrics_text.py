@@ -1,4 +1,10 @@
-"""What a run has done since it started, told by the lines of its log: reloads, how long they took, rollbacks. Pure."""
+"""What a run has done since it started, told by the lines of its log: reloads, how long they took, rollbacks. Pure.
+
+What Prometheus is told, as text: its exposition format, version 0.0.4. Pure.
+
+The format is that of "Exposition formats" in the Prometheus documentation; names and units follow its "Metric and label
+naming".
+"""
 
 from __future__ import annotations
 

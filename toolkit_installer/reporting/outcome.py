@@ -4,6 +4,8 @@ Where an engine was reloaded, the record lies beside the PID file, where the rel
 which a boot empties. Any other run that fails leaves the node as it was, and nothing new there: its record lies beside
 the ready file, which is the installer's own. In a pod that is a volume which goes with the pod, and not with the
 container.
+
+What the last inspection of the node by a waiting run came to, saved for the command `refresh`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
-from toolkit_installer.node import clock, locks, owners
+from toolkit_installer.node import locks, machine, owners
 from toolkit_installer.node.disk.files import Files
 from toolkit_installer.node.disk.root import Root, attempt
 from toolkit_installer.node.disk.writing import own_metadata
@@ -66,7 +68,7 @@ def keep(node: Node, pid_path: str, ready_file: str | None, ended: LastRun, *, r
     for files, folder in _places(node, [pid_path] if reloaded else [], ready_file):
         status = files.own_status(folder)
         if status is not None and stat.S_ISDIR(status.st_mode):
-            body = {"form": _FORM, "boot": clock.boot_id(), **msgspec.structs.asdict(ended)}
+            body = {"form": _FORM, "boot": machine.boot_id(), **msgspec.structs.asdict(ended)}
             files.overwrite(f"{folder}/{FILE}", json.dumps(body).encode() + b"\n", own_metadata(_MODE))
             return
 
@@ -132,7 +134,7 @@ def _read(files: Files, path: str) -> LastRun | None:
     with attempt("look at its folder", path), files.root.parent(path) as (folder, _):
         refuse_if_others_write(folder, path)
     found = files.read_file(path, _LIMIT)
-    return None if found is None else _understood(found.content, path, clock.boot_id())
+    return None if found is None else _understood(found.content, path, machine.boot_id())
 
 
 def _understood(content: bytes, path: str, boot: str) -> LastRun | None:
@@ -198,7 +200,7 @@ class LookRecorder:
     def begin(self) -> None:
         """Start the record of a new inspection: whatever is requested from here on needs another one."""
         self._lines = []
-        self.outcome = LookOutcome(clock.boot_seconds())
+        self.outcome = LookOutcome(machine.boot_seconds())
 
     def fail(self, error: InstallerError) -> None:
         """Record why the inspection did not bring the node to where it should be."""

@@ -1,4 +1,7 @@
-"""Looking at a node for `status`: what was installed, what became of it, and who serves it. Reads, and never writes."""
+"""Looking at a node for `status`: what was installed, what became of it, and who serves it. Reads, and never writes.
+
+Why an engine does not answer: its process is stopped or hangs, or its unit is masked, has failed or was stopped.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +16,15 @@ from toolkit_installer.applying import reload_windows
 from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError, Live
-from toolkit_installer.engines.common import answering, serving
-from toolkit_installer.node import clock, locks, trust
+from toolkit_installer.engines.common import serving
+from toolkit_installer.node import locks, machine, trust
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.planning import other_installer, toolkit_state
 from toolkit_installer.planning.method import said
 from toolkit_installer.planning.observe import unserved
 from toolkit_installer.planning.other_installer import OtherInstaller
-from toolkit_installer.receipt import drift, schema
+from toolkit_installer.receipt import memory, schema
 from toolkit_installer.receipt.schema import AS_WRITTEN, EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.reporting import engine_faults, outcome
@@ -164,7 +167,7 @@ def _last_look(remembered: Remembered | None) -> LastLook | None:
     if remembered is None or not remembered.looked_at:
         return None
     outcome = look_outcome.parsed(remembered.look)
-    at = clock.text(remembered.looked_at)
+    at = machine.text(remembered.looked_at)
     if not remembered.failure:
         return LastLook(at, None)
     exit_code, file = (outcome.exit_code, outcome.file) if outcome is not None else (None, None)
@@ -176,8 +179,8 @@ def _pending(remembered: Remembered | None) -> PendingReload | None:
     waits = reload_windows.understood(remembered.pending) if remembered is not None else None
     if waits is None:
         return None
-    opens = clock.text(waits.opens) if waits.opens is not None else None
-    return PendingReload(waits.engines, waits.reason, clock.text(waits.since), opens)
+    opens = machine.text(waits.opens) if waits.opens is not None else None
+    return PendingReload(waits.engines, waits.reason, machine.text(waits.since), opens)
 
 
 def _plugin(remembered: Remembered | None) -> PluginHealth | None:
@@ -190,7 +193,7 @@ def _plugin(remembered: Remembered | None) -> PluginHealth | None:
 
 def _changed(node: Node, store: ReceiptStore) -> str | None:
     status = node.files.own_status(f"{store.folder}/{schema.FILE}")
-    return None if status is None else clock.text(status.st_mtime)
+    return None if status is None else machine.text(status.st_mtime)
 
 
 def _driver(node: Node, settings: Settings, *, has_gpu: bool | None) -> DriverHealth | None:
@@ -261,7 +264,7 @@ def _live(node: Node, receipt: Receipt, engine: EngineRecord) -> tuple[LiveHealt
         version=live.version,
         own=tuple(sorted(live.own)),
         pid=live.process.pid if live.process is not None else None,
-        since=clock.text(live.process.started) if live.process is not None else None,
+        since=machine.text(live.process.started) if live.process is not None else None,
         reads=reads or None,
     )
     return health, live
@@ -277,7 +280,7 @@ def _engine_file(node: Node, engine: EngineRecord, file: FileRecord, told: Mappi
 
 def _file(node: Node, file: FileRecord, told: Mapping[str, str]) -> FileHealth:
     """Return how a file stands; `told` is what the waiting instance saw, which may be a look behind."""
-    state = drift.state_of(node, file)
+    state = memory.state_of(node, file)
     return FileHealth(file.path, state, told.get(file.path) if state != AS_WRITTEN else None)
 
 
@@ -326,7 +329,7 @@ def _state(process: Process | None, heard: str) -> ProcessState | None:
     """Return the state of an engine's process, None where none runs, or it refuses to answer without hanging."""
     if process is None:
         return None
-    return process_state(process.pid) or (ProcessState.SILENT if heard.endswith(answering.SILENCE) else None)
+    return process_state(process.pid) or (ProcessState.SILENT if heard.endswith(serving.SILENCE) else None)
 
 
 def _unit(node: Node, engine: EngineRecord, process: Process | None) -> tuple[str | None, dict[str, str]]:

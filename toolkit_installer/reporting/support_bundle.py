@@ -2,6 +2,8 @@
 
 Each part is for itself: what cannot be looked at is said, and leaves the others as they are. What a part is, such as
 somebody's file, decides what of it is hidden.
+
+A support bundle: texts in a compressed archive. Pure.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from typing import Any
 
 from toolkit_installer import foreign_words
 from toolkit_installer.documents import diff
-from toolkit_installer.documents.hiding import mask
+from toolkit_installer.documents.masking import mask
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import Inspection, Live
@@ -27,7 +29,7 @@ from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError, InstallerError
-from toolkit_installer.node import clock, kernel
+from toolkit_installer.node import machine
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import schema, trust
 from toolkit_installer.receipt.schema import FileRecord, Receipt
@@ -123,7 +125,7 @@ def gather(node: Node, settings: Settings, store: ReceiptStore, gathering: Gathe
         gathering.missing["receipt.txt"] = str(error)
     gathering.add("about.json", Part.OWN, lambda: _json(_about(node)))
     gathering.add(
-        "kernel.txt", Part.WORDS, lambda: "".join(f"=== {name}\n{text}\n" for name, text in kernel.facts().items())
+        "kernel.txt", Part.WORDS, lambda: "".join(f"=== {name}\n{text}\n" for name, text in machine.facts().items())
     )
     gathering.add("receipt.txt", Part.OWN, lambda: _json(_receipt(receipt)) if receipt is not None else None)
     folder = receipt.toolkit_folder if receipt is not None else settings.toolkit.folder
@@ -197,7 +199,7 @@ def _about(node: Node) -> dict[str, Any]:
         "toolkit-installer": versions.own(),
         "payload": versions.image_payload(),
         "python": sys.version,
-        "made": clock.text(clock.now()),
+        "made": machine.text(machine.now()),
         "node root": node.root.folder,
         "os-release": (_text(release) or "").splitlines(),
     }
@@ -220,7 +222,7 @@ def _listing(node: Node, folder: str) -> str | None:
     for name in sorted(node.files.list(folder)):
         status = node.files.own_status(f"{folder}/{name}")
         if status is not None:
-            mode, when = stat.filemode(status.st_mode), clock.text(status.st_mtime)
+            mode, when = stat.filemode(status.st_mode), machine.text(status.st_mtime)
             lines.append(f"{mode} {status.st_uid}:{status.st_gid} {status.st_size:>10} {when} {name}\n")
     return "".join(lines) if lines else None
 

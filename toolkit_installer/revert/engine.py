@@ -23,8 +23,7 @@ from toolkit_installer.engines.api import (
     Reload,
 )
 from toolkit_installer.engines.common import losses
-from toolkit_installer.engines.common.answering import EngineBrokenError
-from toolkit_installer.engines.common.serving import process_of
+from toolkit_installer.engines.common.serving import EngineBrokenError, process_of
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError
 from toolkit_installer.node import signals, sockets
@@ -118,7 +117,7 @@ class EngineReverter:
             for note in wanted.notes:
                 log.get().info(note, key="engine-note", file=file.path, engine=record.name)
             if wanted.base is not None:
-                originals[memory.digest(wanted.base)] = wanted.base
+                originals[memory.digest_of(wanted.base)] = wanted.base
         record = msgspec.structs.replace(record, files=tuple(reversed(files)))
         if work.changes and work.inspection.process is not None:
             record = msgspec.structs.replace(record, unread_by=work.inspection.process.identity)

@@ -16,7 +16,8 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.planning import cdi_files, files_naming, other_installer, toolkit_users
 from toolkit_installer.planning.files_naming import Naming
 from toolkit_installer.planning.other_installer import OtherInstaller
-from toolkit_installer.receipt import drift, memory, recover
+from toolkit_installer.receipt import memory
+from toolkit_installer.receipt import store as recover
 from toolkit_installer.receipt.schema import AS_BEFORE, AS_WRITTEN, EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.revert.engine import EngineReverter
 from toolkit_installer.settings import EngineName
@@ -127,7 +128,7 @@ def _left(
 
     An engine's files depend on each other: all of them stay where one does.
     """
-    left = tuple(file.path for file in files if drift.state_of(node, file) not in _OURS)
+    left = tuple(file.path for file in files if memory.state_of(node, file) not in _OURS)
     if left:
         log.get().warning(
             "Left to another installer: the files are not as this one wrote them",
@@ -189,7 +190,7 @@ def _revert_specifications(engines: EngineReverter, receipt: Receipt) -> Receipt
     receipt = msgspec.structs.replace(
         receipt, state=State.REVERTING, specifications=tuple(file for file in files if file is not None)
     )
-    originals = {memory.digest(work.base): work.base for work in works if work.base is not None}
+    originals = {memory.digest_of(work.base): work.base for work in works if work.base is not None}
     engines.store.save(receipt, originals)
     for work in works:
         if work.note:

@@ -1,4 +1,7 @@
-"""Reverting what a receipt records, or what was found without one, when nobody else works on the node."""
+"""Reverting what a receipt records, or what was found without one, when nobody else works on the node.
+
+What `uninstall` tells a running instance: to clean up, whatever its own settings say, and to leave.
+"""
 
 from __future__ import annotations
 

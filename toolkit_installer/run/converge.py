@@ -16,7 +16,7 @@ from toolkit_installer.node.processes import Process
 from toolkit_installer.node.signals import Attention
 from toolkit_installer.planning import plan as plan_of
 from toolkit_installer.planning.prepare import Prepared, prepare
-from toolkit_installer.receipt import recover, trust
+from toolkit_installer.receipt import store, trust
 from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore, locked
 from toolkit_installer.run import preload
@@ -51,9 +51,9 @@ class Converger:
         Raises InstallerError, Stopped.
         """
         self._refuse_strangers(receipt, receipt.file_paths() if receipt is not None else [])
-        if recover.is_needed(self._node, receipt, self._store.folder):
+        if store.is_needed(self._node, receipt, self._store.folder):
             preload.everything()
-            recover.recover(self._node, receipt, self._store.folder)
+            store.recover(self._node, receipt, self._store.folder)
         undisturbed(self._converge)
 
     def _converge(self) -> None:
@@ -103,7 +103,7 @@ class Converger:
     def _refuse_strangers(self, receipt: Receipt | None, paths: Iterable[str]) -> None:
         """Raise ConfigurationError for what is in the way; AlreadyRunningError if it is another instance's, at work."""
         try:
-            recover.refuse_strangers(self._node, receipt, paths)
+            store.refuse_strangers(self._node, receipt, paths)
         except ConfigurationError:
             locked(self._store)
             raise

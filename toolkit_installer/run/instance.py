@@ -10,12 +10,12 @@ from toolkit_installer import log
 from toolkit_installer.applying.reload_gate import ReloadPendingError
 from toolkit_installer.errors import SIGNALLED, ConfigurationError, DriverNotReadyError, ExitCode, InstallerError
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
-from toolkit_installer.node import clock, idling, notify, signals
+from toolkit_installer.node import idling, machine, services, signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import Attention, Stopped
 from toolkit_installer.planning import other_installer
-from toolkit_installer.receipt import drift, trust
+from toolkit_installer.receipt import memory, trust
 from toolkit_installer.receipt.schema import State
 from toolkit_installer.receipt.store import ReceiptStore, locked
 from toolkit_installer.reporting import outcome
@@ -236,7 +236,7 @@ class Instance:
         if receipt is None:
             self._watches.readiness.marker.clear()  # of a node that had no GPU
         self._watches.telling.begin(receipt)
-        self._watches.looked_at, self._watches.failure = clock.now(), ""
+        self._watches.looked_at, self._watches.failure = machine.now(), ""
         try:
             self._converger.converge(receipt)
         except ReloadPendingError as error:
@@ -273,7 +273,7 @@ class Instance:
         Files whose drift is only to be reported are not repaired by the way.
         """
         receipt = trust.load_if_usable(self.node, self.store)
-        if self.settings.on_drift is OnDrift.REPAIR or not drift.drifted(self.node, receipt):
+        if self.settings.on_drift is OnDrift.REPAIR or not memory.drifted(self.node, receipt):
             log.get().info("Trying again what failed", key="looking-at-failure", reason=self._watches.failure)
             self.attention.again = True
 
@@ -287,7 +287,7 @@ class Instance:
             return
         self._watches.driver.changed()
         receipt = trust.load_if_usable(self.node, self.store)
-        drifted = [] if self.settings.on_drift is OnDrift.REPAIR else drift.drifted(self.node, receipt)
+        drifted = [] if self.settings.on_drift is OnDrift.REPAIR else memory.drifted(self.node, receipt)
         if drifted:
             from toolkit_installer.waiting import refresh_command
 
@@ -324,7 +324,7 @@ class Instance:
         if not self._watches.settled():
             return
         log.get().info("Waiting for signal", key="waiting")
-        notify.ready("waiting for the driver" if self._watches.driver_away else "waiting for signal")
+        services.ready("waiting for the driver" if self._watches.driver_away else "waiting for signal")
         later, within = self._watches.later()
         remembered = self._watches.remembered(later=later)
         # once a change was reported, the next is looked for every 30 s: whoever writes all the time wakes nobody

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Collection, Iterator
 
 import toolkit_installer
-from toolkit_installer import late, log, patterns
+from toolkit_installer import lazy, log
 from toolkit_installer.engines import registry
 from toolkit_installer.settings import EngineName
 
@@ -117,10 +117,10 @@ def everything(engines: frozenset[EngineName] | None = None) -> None:
         if name not in _BY_NAME and not f"{name}.".startswith(left_out)
     ]
     asked_with = [name for row in registry.ENGINES if engines is None or row.name in engines for name in row.asked_with]
-    with patterns.put_off():
+    with lazy.deferred_patterns():
         for name in (*own, *_OTHERS, *asked_with):
             importlib.import_module(name)
-    late.load_all()
+    lazy.load_all()
 
 
 def _modules(folder: str, package: str) -> Iterator[str]:

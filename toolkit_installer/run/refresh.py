@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from toolkit_installer import log
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError
-from toolkit_installer.node import clock, locks, processes, signals, trust
+from toolkit_installer.node import locks, machine, processes, signals, trust
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
@@ -38,7 +38,7 @@ def refresh(node: Node, paths: Iterable[str], seconds: float, *, installed: bool
     it ends meanwhile; AlreadyRunningError if what holds the file is another program, is stopped, or gives no answer
     within `seconds`.
     """
-    deadline = clock.monotonic() + seconds
+    deadline = machine.monotonic() + seconds
     path, pid = _holder(node, paths, installed=installed)
     try:
         pidfd = os.pidfd_open(pid)
@@ -48,7 +48,7 @@ def refresh(node: Node, paths: Iterable[str], seconds: float, *, installed: bool
         raise NodeError.of(error, path, "open the process that holds it") from error
     try:
         # the descriptor pins the PID: it is no other process's from here on
-        asked = clock.now()
+        asked = machine.now()
         requested = _request(node, path, pid, pidfd, deadline)
         while True:
             saved = wait.of_instance(pid)
@@ -90,7 +90,7 @@ def _request(node: Node, path: str, pid: int, pidfd: int, deadline: float) -> fl
             _refuse_others(node, path, process)
             _refuse_stopped(pid, path)
             log.get().info("Asking the waiting run to look again", key="requesting-look", pid=pid)
-            requested = clock.boot_seconds()
+            requested = machine.boot_seconds()
             if processes.inspect_process(pid) != process:
                 continue  # it fell asleep or woke up, which makes another program of it
             try:
@@ -147,7 +147,7 @@ def _refuse_stopped(pid: int, path: str) -> None:
 
 
 def _refuse_late(pid: int, path: str, deadline: float) -> None:
-    if clock.monotonic() > deadline:
+    if machine.monotonic() > deadline:
         raise AlreadyRunningError(
             f"the waiting run (PID {pid}) did not report an outcome in time",
             path=path,

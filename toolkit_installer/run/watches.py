@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from toolkit_installer import log
 from toolkit_installer.applying import reload_windows
-from toolkit_installer.kubernetes.standing import Standing
+from toolkit_installer.kubernetes.verdicts import Standing
 from toolkit_installer.node import idling
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt

@@ -12,7 +12,7 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.planning import toolkit_state
 from toolkit_installer.planning.prepare import prepare
 from toolkit_installer.planning.toolkit_state import Damage
-from toolkit_installer.receipt import drift, schema
+from toolkit_installer.receipt import memory, schema
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import OnDrift, Settings
@@ -68,7 +68,7 @@ class DriftWatch:
                 file=self._receipt,
             )
             return True
-        if not drift.drifted(self._node, receipt) and not damage(self._settings, self._node, receipt):
+        if not memory.drifted(self._node, receipt) and not damage(self._settings, self._node, receipt):
             return False
         self.told = True
         if self._settings.on_drift is OnDrift.REPAIR:
@@ -88,7 +88,7 @@ def _report(settings: Settings, node: Node, store: ReceiptStore, receipt: Receip
 
     Return what a run would change, by path.
     """
-    paths = drift.drifted(node, receipt)
+    paths = memory.drifted(node, receipt)
     engines = receipt.asked() if receipt is not None else ()
     # planning asks the engines: one that somebody stopped stays so
     ask = not any(serving.starts_when_asked(node, each.name, each.socket) for each in engines)

@@ -4,6 +4,8 @@ With `--driver-root auto`, or where CDI specifications are made, converging agai
 that was named is used unseen instead: nothing on the node depends on what is in it. So it is only looked at, and the
 node is not ready from when its driver has gone until there is one again. A driver that is yet to come is no reason for
 that, nor is one whose nvidia-smi never worked here: not each can be run from here.
+
+A run on a node that shows no GPU (`--without-gpu idle`): it changes nothing, says why, and waits for one to come.
 """
 
 from __future__ import annotations

@@ -7,6 +7,11 @@ whenever that changes, and then sends the run a SIGCHLD, which wakes it from its
 of the first try. Once nobody holds the other end, this ends. It imports little: it runs for months.
 
 An engine asks about one container at a time, and all others wait meanwhile: so an answer comes before ordinary work.
+
+Lines of the log from a process that waits for nobody: one that cannot be written at once is left out.
+
+An engine gives a plugin two seconds for an answer, and whoever reads the log may be slower. structlog is not imported:
+it would double the process.
 """
 
 from __future__ import annotations
@@ -23,11 +28,10 @@ from typing import Any, ClassVar
 
 from toolkit_installer.documents import log_line
 from toolkit_installer.documents.log_line import Renderer
-from toolkit_installer.node import precedence
+from toolkit_installer.node import processes
 from toolkit_installer.node.disk.root import Root
-from toolkit_installer.nri.connection import Lost, Plugin
+from toolkit_installer.nri.connection import Lost, Plugin, serve
 from toolkit_installer.nri.decision import Granted, Policy, Withheld
-from toolkit_installer.nri.serving import serve
 from toolkit_installer.nri.session import Answered, Configured, Event, Identity, Malformed, Serving, Unsupported
 from toolkit_installer.waiting import plugin_protocol
 from toolkit_installer.waiting.plugin_protocol import PluginStatus
@@ -169,7 +173,7 @@ def _say_answer(event: Answered) -> None:
 def _take_precedence() -> None:
     """Answer before ordinary work is done, where that is allowed."""
     try:
-        precedence.take(_LONGEST_SECONDS)
+        processes.take(_LONGEST_SECONDS)
     except OSError as error:
         get().info(
             "The NRI plugin answers in its turn: containers wait for it while the node is busy",

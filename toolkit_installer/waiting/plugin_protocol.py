@@ -1,6 +1,8 @@
 """What the plugin's process is to know of what was asked for, as a word of its command line. Pure.
 
 That process has no use for the package that `Settings` is made with: it is a fifth of its memory.
+
+How the plugin stands, as its process tells the run, and as the run remembers it while it sleeps. Pure.
 """
 
 from __future__ import annotations

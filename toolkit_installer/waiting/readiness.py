@@ -10,7 +10,7 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.applying.reload_windows import Pending
 from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.common import answering, serving
+from toolkit_installer.engines.common import serving
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
 from toolkit_installer.node import idling
 from toolkit_installer.node.node import Node
@@ -243,10 +243,10 @@ def ask_engines(node: Node, receipt: Receipt | None, seconds: float) -> Answers:
             unserved.add(str(engine.name))
             stopped = silent = True
             continue
-        live, heard = answering.heard(adapter_of(engine.name), node, engine.socket, seconds)
+        live, heard = serving.heard(adapter_of(engine.name), node, engine.socket, seconds)
         if live is None:
             process, silent = serving.process_of(node, engine.name, engine.socket), True
-            hangs |= process is not None or heard.endswith(answering.SILENCE)
+            hangs |= process is not None or heard.endswith(serving.SILENCE)
             missing = [_silence(node, engine, heard)]
         else:
             process = live.process

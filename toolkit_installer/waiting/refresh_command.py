@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from toolkit_installer.engines.common import command_line
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node import places, processes
-from toolkit_installer.node.mounts import Mount
+from toolkit_installer.node.places import Mount
 from toolkit_installer.settings import Program, Settings
 from toolkit_installer.waiting import wait
 

@@ -1,4 +1,7 @@
-"""Becoming the idle process, and coming back from it with the locks that were held."""
+"""Becoming the idle process, and coming back from it with the locks that were held.
+
+What the installer remembers while it waits as the idle process, in a memory file that the process holds.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.applying import reload_windows
-from toolkit_installer.kubernetes.standing import Standing
+from toolkit_installer.kubernetes.verdicts import Standing
 from toolkit_installer.node import coprocess, descriptors, idling, interpreter
 from toolkit_installer.node import signals as node_signals
 from toolkit_installer.node.locks import PidFile

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from tests.e2e.cluster.control_plane import ControlPlane
-from toolkit_installer.cluster_settings import CONDITION
+from toolkit_installer.settings import CONDITION
 
 KEY = "startup-taint.cluster-autoscaler.kubernetes.io/nvidia-toolkit"
 """Of the taint that daemonset/overlays/startup-taint puts on nodes."""

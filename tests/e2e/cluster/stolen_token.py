@@ -13,13 +13,12 @@ from typing import Any, NamedTuple
 from tests.e2e.cluster.node_states import KEY
 from tests.support.api_server import real
 from tests.support.manifests import Object
-from toolkit_installer.cluster_settings import CONDITION
 from toolkit_installer.kubernetes import events, node_state
 from toolkit_installer.kubernetes.client import APPLY, JSON, MERGE, REVIEW_PATH
 from toolkit_installer.kubernetes.events import Happening, Told
 from toolkit_installer.kubernetes.node_client import DAEMON_SET, NODE
-from toolkit_installer.kubernetes.node_state import MANAGER, NodeState, Reason
-from toolkit_installer.kubernetes.taints import READY_IN
+from toolkit_installer.kubernetes.node_state import MANAGER, READY_IN, NodeState, Reason
+from toolkit_installer.settings import CONDITION
 
 OWN, OTHER = "node-a", "node-b"
 NAMESPACE = ACCOUNT = "toolkit-installer"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.e2e.program import SCRIPTS
-from toolkit_installer.documents.hidden_values import MASK
+from toolkit_installer.documents.masking import MASK
 
 if TYPE_CHECKING:
     from tests.e2e.hosts.machine import Machine

@@ -11,10 +11,9 @@ import json
 import sys
 
 from toolkit_installer.node.disk.root import Root
-from toolkit_installer.nri import support
-from toolkit_installer.nri.connection import Lost, Plugin
+from toolkit_installer.nri import decision
+from toolkit_installer.nri.connection import Lost, Plugin, serve
 from toolkit_installer.nri.decision import Policy
-from toolkit_installer.nri.serving import serve
 from toolkit_installer.nri.session import Configured, Event, Identity, Unsupported
 
 _REFUSED = 3
@@ -23,7 +22,7 @@ _REFUSED = 3
 def main() -> int:
     socket, namespaces, kinds, *words = sys.argv[1:]
     if "ungated" in words:
-        support.refusal = _none
+        decision.refusal = _none
     policy = Policy(frozenset(namespaces.split(",")), frozenset(filter(None, kinds.split(","))), "lenient" in words)
     plugin = Plugin(Root("/"), socket, Identity("toolkit-installer", 10), policy)
     serve(plugin, _Printer(), sys.stdin.fileno())

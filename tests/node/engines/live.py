@@ -30,7 +30,7 @@ from toolkit_installer.applying import reload
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.crio.engine import Crio
-from toolkit_installer.engines.crio.live import CrioLive
+from toolkit_installer.engines.crio.places import CrioLive
 from toolkit_installer.engines.docker.engine import Docker
 from toolkit_installer.node import sockets
 from toolkit_installer.node.node import Node

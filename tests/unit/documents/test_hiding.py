@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from tests.unit.documents import secretive
 from toolkit_installer.documents import shown
-from toolkit_installer.documents.hidden_values import MASK
-from toolkit_installer.documents.hiding import Hiding, mask
+from toolkit_installer.documents.masking import MASK, Hiding, mask
 from toolkit_installer.documents.walk import _Walk
 from toolkit_installer.engines.containerd import tables
 from toolkit_installer.engines.crio import config as crio_config

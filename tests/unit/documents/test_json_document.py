@@ -13,10 +13,10 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from toolkit_installer.documents import json_document, json_edit, json_errors
+from toolkit_installer.documents import json_document, json_text
 from toolkit_installer.documents.changes import Change, DocumentError, EditMismatchError, Remove, Set, apply, same
 from toolkit_installer.documents.json_document import edit, line_of, parse
-from toolkit_installer.documents.json_scan import MAX_DEPTH
+from toolkit_installer.documents.json_text import MAX_DEPTH
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -138,7 +138,7 @@ def test_a_comma_too_many_is_told_the_same_whether_python_tells_its_place_or_wha
     comma, after = text.index(","), len(text) - len(ending.lstrip())
     told = (("Illegal trailing comma before end of object", comma), ("Expecting property name enclosed in", after))
     for message, place in told:
-        error = json_errors.explained(text, json.JSONDecodeError(message, text, place))
+        error = json_text.explained(text, json.JSONDecodeError(message, text, place))
         assert error.line == 2
         assert error.reason == f'not valid JSON: a comma before "{ending.strip()[0]}" (column {comma - 1})'
         assert error.hint == "remove the comma"
@@ -257,13 +257,13 @@ def test_a_value_that_json_cannot_say_is_an_error_of_the_caller(value: Any) -> N
 
 
 def test_an_edit_that_goes_wrong_is_caught_before_anybody_sees_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_edit, "remove", lambda *_: None)
+    monkeypatch.setattr(json_document, "remove", lambda *_: None)
     with pytest.raises(EditMismatchError, match="not mean"):
         edit(b'{"a": 1}', [Remove(("a",))])
 
 
 def test_an_edit_that_breaks_the_syntax_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(json_edit, "render", lambda *_: "{")
+    monkeypatch.setattr(json_document, "render", lambda *_: "{")
     with pytest.raises(EditMismatchError, match="cannot be parsed"):
         edit(b"", [Set(("a",), 1)])
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Change, Path, Remove, Set, Table, apply, lookup, same
-from toolkit_installer.documents.toml_scan import Kind, comments, scan
-from toolkit_installer.documents.toml_values import write, write_key
+from toolkit_installer.documents.toml_text import Kind, comments, scan, write, write_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

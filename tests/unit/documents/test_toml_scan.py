@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit_installer.documents.toml_scan import Kind, comments, items, scan, split_key
+from toolkit_installer.documents.toml_text import Kind, comments, items, scan, split_key
 
 DOCUMENT = """# top
 version = 2 # two

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import strategies as st
 
 from toolkit_installer.documents.changes import same
-from toolkit_installer.documents.toml_values import write, write_key
+from toolkit_installer.documents.toml_text import write, write_key
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
 ZONES = st.integers(-23 * 60, 23 * 60).map(lambda minutes: dt.timezone(dt.timedelta(minutes=minutes)))

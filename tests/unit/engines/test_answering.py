@@ -17,8 +17,8 @@ import msgspec
 import pytest
 
 from toolkit_installer.engines.api import EngineSilentError, Live
-from toolkit_installer.engines.common import answering, serving
-from toolkit_installer.engines.common.answering import EngineBrokenError
+from toolkit_installer.engines.common import serving
+from toolkit_installer.engines.common.serving import EngineBrokenError
 from toolkit_installer.engines.registry import usual_row
 from toolkit_installer.node import descriptors, processes
 from toolkit_installer.node.node import Node
@@ -156,7 +156,7 @@ class Player:
 
 def waited(player: Player, node: Node, socket: str, seconds: float) -> Live:
     engine: Any = player  # it has of an engine what is used here
-    return answering.wait(engine, node, socket, seconds)
+    return serving.wait(engine, node, socket, seconds)
 
 
 def test_a_starting_engine_is_waited_for(node: Node, start: Callable[..., int], tmp_path: Path) -> None:

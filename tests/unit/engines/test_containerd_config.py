@@ -25,7 +25,7 @@ from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
-from toolkit_installer.receipt.memory import digest
+from toolkit_installer.receipt.memory import digest_of
 from toolkit_installer.settings import EngineName, EngineSettings
 
 FOLDER = "/usr/local/nvidia/toolkit"
@@ -280,7 +280,7 @@ def test_an_untouched_drop_in_of_ours_goes_and_so_does_an_older_installers() -> 
     made = goals(ROOT_3, "v2.1.4")
     text = made.files[0].target or b""
     adapter, ours = Containerd(), file(DROP_IN_ROLE, "/d", text)
-    remembered = Recorded(None, frozenset({digest(text)}), made.files[0].ownership)
+    remembered = Recorded(None, frozenset({digest_of(text)}), made.files[0].ownership)
     assert adapter.without_us(ours, remembered, FOLDER).base is None
     theirs = file(DROP_IN_ROLE, "/d", text.replace(b"# Added by toolkit-installer", b"# Written by something else"))
     assert adapter.without_us(theirs, Recorded(), FOLDER).base is None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from toolkit_installer.engines.containerd.effective import faults_of, parsed, served_below
-from toolkit_installer.engines.containerd.views import Read
+from toolkit_installer.engines.containerd.tables import Read
 
 PLUGIN = {None: "cri", 1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 ROOT, DROP_IN = "/etc/containerd/config.toml", "/etc/containerd/conf.d/a.toml"

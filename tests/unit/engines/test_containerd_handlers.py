@@ -14,7 +14,7 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Set, Table, lookup, same
 from toolkit_installer.engines.api import DesiredState, EngineFile
 from toolkit_installer.engines.containerd import templates
-from toolkit_installer.engines.containerd.distributions.rancher_layout import DETECTION, template_version
+from toolkit_installer.engines.containerd.distributions.rancher import DETECTION, template_version
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE as PLAIN_DROP_IN_ROLE
 from toolkit_installer.engines.containerd.inspection import ROOT_ROLE, ContainerdInspection, Placed

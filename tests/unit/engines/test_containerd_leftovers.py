@@ -23,7 +23,7 @@ from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, PLUGINS, sha
 from toolkit_installer.engines.ownership import MARKER
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
-from toolkit_installer.receipt.memory import digest
+from toolkit_installer.receipt.memory import digest_of
 from toolkit_installer.settings import EngineName, EngineSettings
 
 FOLDER = "/usr/local/nvidia/toolkit"
@@ -88,7 +88,7 @@ def beside(content: bytes, drop_in: bytes | None) -> Story:
 
 def made(goal: DesiredFile) -> Story:
     assert goal.target is not None
-    return Story(goal.role, goal.target, Recorded(goal.base, frozenset({digest(goal.target)}), goal.ownership))
+    return Story(goal.role, goal.target, Recorded(goal.base, frozenset({digest_of(goal.target)}), goal.ownership))
 
 
 # --- what others do meanwhile ---

@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from toolkit_installer.engines.containerd import rendering, templates
+from toolkit_installer.engines.containerd import templates
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN
 
@@ -32,13 +32,13 @@ DEBUG = "\n[debug]\n  level = 'info'\n"
 
 
 def rendered(template: str, base: str = GENERATED) -> str:
-    found = rendering.render(template.encode(), base.encode(), PLUGIN)
+    found = templates.render(template.encode(), base.encode(), PLUGIN)
     assert found is not None
     return found.text.decode()
 
 
 def base_of(generated: str, template: str, version: int = 3) -> str:
-    return rendering.base_of(generated.encode(), template.encode(), version).decode()
+    return templates.base_of(generated.encode(), template.encode(), version).decode()
 
 
 # --- what is made of a template ---
@@ -71,7 +71,7 @@ def test_the_base_and_comments_are_filled_in_as_go_does(template: str, made: str
     ],
 )
 def test_a_template_with_other_actions_is_not_rendered(template: str) -> None:
-    assert rendering.render(template.encode(), b"", PLUGIN) is None
+    assert templates.render(template.encode(), b"", PLUGIN) is None
 
 
 @pytest.mark.parametrize("registered", [(), ("nvidia",), ("nvidia", "nvidia-cdi")], ids=len)
@@ -85,7 +85,7 @@ def test_of_our_block_only_what_the_base_has_not_is_made(registered: tuple[str, 
 
 @pytest.mark.parametrize("before", ["", "# one\n# two\n"], ids=["first", "third"])
 def test_a_line_of_the_result_is_told_by_that_of_the_template(before: str) -> None:
-    found = rendering.render(f"{before}{ACTION}{CDI}".encode(), b"one\ntwo\nthree\n", PLUGIN)
+    found = templates.render(f"{before}{ACTION}{CDI}".encode(), b"one\ntwo\nthree\n", PLUGIN)
     assert found is not None
     lines = found.text.decode().splitlines()
     assert [found.template_line(lines.index(each) + 1) for each in ("one", "three")] == [before.count("\n") + 1] * 2
@@ -136,7 +136,7 @@ def test_of_a_base_that_nothing_shows_the_tables_are_known_that_each_has(generat
 @pytest.mark.parametrize("generated", [GENERATED, GENERATED + DEBUG], ids=["fresh", "of another text"])
 def test_a_table_of_the_base_that_a_template_repeats_breaks_the_result_at_its_line(generated: str, again: str) -> None:
     template = ACTION + again
-    found = rendering.render(template.encode(), base_of(generated, template).encode(), PLUGIN)
+    found = templates.render(template.encode(), base_of(generated, template).encode(), PLUGIN)
     assert found is not None
     with pytest.raises(tomllib.TOMLDecodeError, match=r"line (\d+)") as broken:
         tomllib.loads(found.text.decode())

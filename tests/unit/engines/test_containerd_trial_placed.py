@@ -12,10 +12,11 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, lookup
 from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Live
 from toolkit_installer.engines.common import trial
-from toolkit_installer.engines.containerd import root_file, templates
+from toolkit_installer.engines.containerd import files as root_file
+from toolkit_installer.engines.containerd import templates
 from toolkit_installer.engines.containerd import trial as containerd_trial
 from toolkit_installer.engines.containerd.config import Part
-from toolkit_installer.engines.containerd.distributions.rancher_layout import RancherLayout
+from toolkit_installer.engines.containerd.distributions.rancher import RancherLayout
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection, Placed
 from toolkit_installer.engines.containerd.layouts import DROP_IN_ROLE, OLDER_TEMPLATE_ROLE, TEMPLATE_ROLE, Layout
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, shape

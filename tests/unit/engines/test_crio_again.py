@@ -10,7 +10,7 @@ from toolkit_installer.engines.crio.engine import Crio
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
-from toolkit_installer.receipt.memory import digest
+from toolkit_installer.receipt.memory import digest_of
 from toolkit_installer.settings import EngineName, EngineSettings
 
 FOLDER = "/usr/local/nvidia/toolkit"
@@ -53,7 +53,9 @@ def test_what_stood_there_before_the_first_run_is_what_the_second_would_give_bac
     assert target is not None
     assert first[DROP_IN].base == before != target
     records = {
-        path: Recorded(each.base, frozenset({digest(each.target)} if each.target is not None else ()), each.ownership)
+        path: Recorded(
+            each.base, frozenset({digest_of(each.target)} if each.target is not None else ()), each.ownership
+        )
         for path, each in first.items()
     }
     second = {each.path: each for each in run(CONFIGURED, target, records).files}
@@ -65,7 +67,7 @@ def test_what_stood_there_before_the_first_run_is_what_the_second_would_give_bac
 def test_what_somebody_added_since_stays_beside_what_stood_there_before() -> None:
     first = next(each for each in run(CONFIGURED, HANDMADE, {}).files if each.path == DROP_IN)
     assert first.target is not None
-    records = {DROP_IN: Recorded(HANDMADE, frozenset({digest(first.target)}), first.ownership)}
+    records = {DROP_IN: Recorded(HANDMADE, frozenset({digest_of(first.target)}), first.ownership)}
     edited = first.target + b'[crio.image]\npause_image = "registry.example/pause"\n'
     second = next(each for each in run(CONFIGURED, edited, records).files if each.path == DROP_IN)
     assert second.base is not None

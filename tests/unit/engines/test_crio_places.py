@@ -11,8 +11,7 @@ import pytest
 from toolkit_installer.engines.api import Live
 from toolkit_installer.engines.crio import engine as crio
 from toolkit_installer.engines.crio import places as crio_places
-from toolkit_installer.engines.crio.live import CrioLive, told
-from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, Places
+from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, CrioLive, Places, told
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node

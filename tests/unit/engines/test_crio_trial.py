@@ -13,7 +13,7 @@ from tests.support import crio_stand_in
 from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.api import DesiredState
 from toolkit_installer.engines.crio import config as crio_config
-from toolkit_installer.engines.crio import trial as crio_trial
+from toolkit_installer.engines.crio import engine as crio_trial
 from toolkit_installer.engines.crio.engine import Crio
 from toolkit_installer.node import processes
 from toolkit_installer.node.disk.root import Root
@@ -43,7 +43,7 @@ def part(default: str, runtimes: dict[str, str]) -> bytes:
 
 
 def tried(binary: str, after: bytes, before: bytes = b"") -> list[str]:
-    return crio_trial.wrong(PROGRAMS, binary, SITE, (before, after), DesiredState((), SERVED, "nvidia"))
+    return crio_trial.trial_faults(PROGRAMS, binary, SITE, (before, after), DesiredState((), SERVED, "nvidia"))
 
 
 def test_a_good_configuration_is_taken(crio: str) -> None:
@@ -87,15 +87,15 @@ def test_files_that_cri_o_refuses_as_they_are_are_told_in_its_words(crio: str, t
     folder.mkdir()
     config.write_bytes(SITE)
     flags = ["--config", str(config), "--config-dir", str(folder)]
-    assert crio_trial.refusal(PROGRAMS, crio, flags) is None
+    assert crio_trial.trial_refusal(PROGRAMS, crio, flags) is None
     (folder / "10-broken.conf").write_text("[crio.runtime\n")
-    words = crio_trial.refusal(PROGRAMS, crio, flags)
+    words = crio_trial.trial_refusal(PROGRAMS, crio, flags)
     assert words is not None
     assert "10-broken.conf" in words
 
 
 def test_a_cri_o_that_cannot_be_started_says_nothing_against_its_files(tmp_path: Path) -> None:
-    assert crio_trial.refusal(PROGRAMS, str(tmp_path / "none"), []) is None
+    assert crio_trial.trial_refusal(PROGRAMS, str(tmp_path / "none"), []) is None
 
 
 def refused(binary: str, *arguments: str) -> str | None:

@@ -18,7 +18,7 @@ from toolkit_installer.engines.ownership import Ownership, low_level
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
-from toolkit_installer.receipt.memory import digest
+from toolkit_installer.receipt.memory import digest_of
 from toolkit_installer.settings import EngineName
 
 FOLDER = "/usr/local/nvidia/toolkit"
@@ -239,12 +239,12 @@ def base_of(content: bytes | None, remembered: Recorded) -> bytes | None:
 def test_an_untouched_file_gives_the_very_bytes_back() -> None:
     before = b'{ "log-driver":"x"  }'
     text, ownership = with_us(before)
-    assert base_of(text, Recorded(before, frozenset({digest(text)}), ownership)) == before
+    assert base_of(text, Recorded(before, frozenset({digest_of(text)}), ownership)) == before
 
 
 def test_a_file_made_for_us_goes_again_unless_somebody_put_something_in() -> None:
     text, ownership = with_us(b"")
-    remembered = Recorded(None, frozenset({digest(text)}), ownership)
+    remembered = Recorded(None, frozenset({digest_of(text)}), ownership)
     assert base_of(text, remembered) is None
     assert base_of(text + b"\n", remembered) is None
     edited = json_document.edit(text, [Set(("debug",), value=True)])
@@ -252,7 +252,7 @@ def test_a_file_made_for_us_goes_again_unless_somebody_put_something_in() -> Non
 
 
 def test_a_file_that_the_operator_removed_meanwhile_is_not_brought_back() -> None:
-    assert base_of(None, Recorded(b"{}", frozenset({digest(b"x")}), Ownership())) is None
+    assert base_of(None, Recorded(b"{}", frozenset({digest_of(b"x")}), Ownership())) is None
 
 
 def test_an_empty_file_of_the_operators_stays_an_empty_file() -> None:

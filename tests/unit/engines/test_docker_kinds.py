@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.engines.docker import kinds as docker_kinds
+from toolkit_installer.engines.docker import client as docker_kinds
 from toolkit_installer.engines.docker.cdi import DockerLive
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit_installer.engines.docker import config as docker_config
-from toolkit_installer.engines.docker import rules as docker_rules
+from toolkit_installer.engines.docker import config as docker_rules
 from toolkit_installer.engines.docker.cdi import DockerLive
 from toolkit_installer.errors import ConfigurationError
 

@@ -25,12 +25,12 @@ from toolkit_installer.engines.api import EngineFile, Inspection, Recorded
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, ContainerdInspection
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, table_of
-from toolkit_installer.engines.docker import rules as docker_rules
+from toolkit_installer.engines.docker import config as docker_rules
 from toolkit_installer.engines.docker.engine import ROLE, Docker
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
-from toolkit_installer.receipt.memory import digest
+from toolkit_installer.receipt.memory import digest_of
 from toolkit_installer.settings import EngineName
 
 FOLDER = "/usr/local/nvidia/toolkit"
@@ -70,14 +70,14 @@ def test_docker_means_what_the_edit_alone_would_mean(
     assert goal.base == base
     assert goal.target is not None
     edited = json_document.edit(goal.target, changes)
-    memory = Recorded(goal.base, frozenset({digest(goal.target)}), goal.ownership)
+    memory = Recorded(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
     if again and (as_default or not leads_nowhere(edited)):  # the handlers are put back before the cleanup
         present = file(ROLE, edited)
         inspection, memories = Inspection("/s", (present,), None), {present.path: memory}
         if taken(docker.without_us(present, memory, FOLDER).base):
             (goal,) = docker.desired(inspection, request, memories).files
             assert goal.target is not None
-            memory = Recorded(goal.base, frozenset({digest(goal.target)}), goal.ownership)
+            memory = Recorded(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
             edited = goal.target
         else:
             with pytest.raises(ConfigurationError):
@@ -104,7 +104,7 @@ def test_docker_has_the_bytes_that_an_edit_of_another_line_alone_would_make(
     request = Request(EngineTarget(EngineName.DOCKER), HANDLERS, "nvidia" if as_default else None, FOLDER)
     (goal,) = docker.desired(Inspection("/s", (file(ROLE, base),), None), request, {}).files
     assert goal.target is not None
-    memory = Recorded(goal.base, frozenset({digest(goal.target)}), goal.ownership)
+    memory = Recorded(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
     for key in keys:
         edited, wanted = (json_document.edit(text, [Set((key,), value)]) for text in (goal.target, base))
         assert docker.without_us(file(ROLE, edited), memory, FOLDER).base == wanted
@@ -127,7 +127,7 @@ def test_containerd_means_what_the_edit_alone_would_mean(data: st.DataObject, *,
         files = (file(ROOT_ROLE, content), file(DROP_IN_ROLE, None))
         (goal, _) = containerd.desired(ContainerdInspection("/s", files, None), request, memories).files
         assert goal.target is not None
-        return goal.target, Recorded(goal.base, frozenset({digest(goal.target)}), goal.ownership)
+        return goal.target, Recorded(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
 
     text, memory = goal_of(base, {})
     assert memory.before == base
@@ -156,7 +156,7 @@ def test_containerd_has_the_bytes_that_an_edit_of_another_line_alone_would_make(
     files = (file(ROOT_ROLE, base), file(DROP_IN_ROLE, None))
     (goal, _) = containerd.desired(ContainerdInspection("/s", files, None), request, {}).files
     assert goal.target is not None
-    memory = Recorded(goal.base, frozenset({digest(goal.target)}), goal.ownership)
+    memory = Recorded(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
     for path in (("debug", "level"), ("plugins", "io.other", "a")):
         edited, wanted = (toml_document.edit(text, [Set(path, value)], marker="theirs") for text in (goal.target, base))
         left = containerd.without_us(file(ROOT_ROLE, edited), memory, FOLDER).base

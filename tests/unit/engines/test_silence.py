@@ -14,9 +14,9 @@ import requests.exceptions
 import urllib3.exceptions
 
 from toolkit_installer.engines.api import EngineSilentError
-from toolkit_installer.engines.common import answering, serving
-from toolkit_installer.engines.common.answering import SILENCE, NoAnswerError
+from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.common.cri import client as cri
+from toolkit_installer.engines.common.serving import SILENCE, NoAnswerError
 from toolkit_installer.engines.docker import client as docker
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
@@ -53,7 +53,7 @@ def listening(tmp_path: Path) -> Iterator[socket.socket]:
     ids=["plain", "wrapped", "wrapped twice", "too late", "too late for a library", "our own", "without a word"],
 )
 def test_an_error_that_libraries_have_wrapped_is_said_in_words(error: BaseException, words: str) -> None:
-    assert answering.words(error, urllib3.exceptions.TimeoutError) == words
+    assert serving.words(error, urllib3.exceptions.TimeoutError) == words
 
 
 @pytest.mark.parametrize(
@@ -118,6 +118,6 @@ def test_once_an_engine_was_silent_its_process_is_looked_for_anew(
     node = Node.open(str(tmp_path), "/host")
     with processes.one_look():
         processes.names()
-        assert answering.heard(engine, node, SOCKET, 1)[0] is None
+        assert serving.heard(engine, node, SOCKET, 1)[0] is None
         serving.process_of(node, EngineName.DOCKER, SOCKET)
     assert looks == ["a look", "asked", "a look"]

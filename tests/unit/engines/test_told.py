@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from toolkit_installer.engines.api import Live
 from toolkit_installer.engines.common import command_line, serving
-from toolkit_installer.engines.containerd import root_file
+from toolkit_installer.engines.containerd import files
 from toolkit_installer.engines.crio import places as crio_places
-from toolkit_installer.engines.crio.live import CrioLive
+from toolkit_installer.engines.crio.places import CrioLive
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.node import processes
 from toolkit_installer.node.disk.root import NodeError
@@ -100,7 +100,7 @@ def test_a_containerds_relative_file_is_the_one_in_its_own_folder(tmp_path: Path
     socket = tmp_path / "x.sock"
     (tmp_path / "c.toml").write_text(f'[grpc]\naddress = "{socket}"\n')
     with player("/", str(tmp_path), *words) as process:
-        assert root_file.told_config(process) == f"{tmp_path}/c.toml"
+        assert files.told_config(process) == f"{tmp_path}/c.toml"
         assert serving._configured(process) == [str(socket)]
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from toolkit_installer.cli.replay import lines
 from toolkit_installer.cli.show_plan import Planned, PlannedEngine, PlannedFile, PlannedMethod
-from toolkit_installer.cli.show_replay import lines
 from toolkit_installer.fleet.forecast import Fleet, Group, Impact, Outcome, Refusal
 from toolkit_installer.reporting.diagnosis_form import Finding, Illness
 

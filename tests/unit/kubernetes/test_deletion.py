@@ -11,11 +11,11 @@ import pytest
 
 from tests.support.api_server import real, status
 from toolkit_installer import log
-from toolkit_installer.cluster_settings import DeletionSettings
 from toolkit_installer.errors import ExitCode, NotDeletedError
 from toolkit_installer.kubernetes import deletion
 from toolkit_installer.kubernetes.client import Answer, UnreadableError
 from toolkit_installer.kubernetes.deletion import Found, Seen, judged
+from toolkit_installer.settings import DeletionSettings
 
 UID = real("daemonset")["metadata"]["uid"]
 PATH = "/apis/apps/v1/namespaces/toolkit/daemonsets/toolkit-installer"

@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 from tests.support.api_server import DAEMON_SET, DAEMON_SET_PATH, NODE, NODE_PATH, Server, serving
-from toolkit_installer.cluster_settings import ReportSettings, Taint
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.kubernetes import client, node_client
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
-from toolkit_installer.node import clock, signals
+from toolkit_installer.node import machine, signals
 from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.reporting.cluster import HAPPENINGS, NodeReport
+from toolkit_installer.settings import ReportSettings, Taint
 
 TAINT = Taint("nvidia.com/toolkit", "", "NoSchedule")
 READY = NodeState(Reason.SERVING, "docker nvidia")
@@ -47,7 +47,7 @@ def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Let no pause take any time: only what is rested for counts."""
     found: list[float] = []
     monkeypatch.setattr(signals, "rest", found.append)
-    monkeypatch.setattr(clock, "boot_seconds", lambda: 1000.0 + sum(found))
+    monkeypatch.setattr(machine, "boot_seconds", lambda: 1000.0 + sum(found))
     return found
 
 
@@ -258,7 +258,7 @@ def test_a_condition_that_says_the_same_is_written_again_unless_it_was_told_late
     if ago is None:
         del condition["lastHeartbeatTime"]  # whoever else wrote it
     else:
-        condition["lastHeartbeatTime"] = clock.text(clock.now() - ago)
+        condition["lastHeartbeatTime"] = machine.text(machine.now() - ago)
     before = len(told_of_the_status(server))
     report(server, stopping=False, retaint=False).tell(READY, None)
     assert len(told_of_the_status(server)) - before == written

@@ -13,12 +13,11 @@ from hypothesis import strategies as st
 
 from tests.support.api_server import real
 from toolkit_installer import errors
-from toolkit_installer.cluster_settings import Taint
 from toolkit_installer.errors import InstallerError
-from toolkit_installer.kubernetes import node_state, scheduling, taints, told
-from toolkit_installer.kubernetes.events import Happening, Ledger, Told
+from toolkit_installer.kubernetes import events, node_state, scheduling
+from toolkit_installer.kubernetes.events import Happening, Ledger, ReportMemory, Told
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
-from toolkit_installer.kubernetes.told import ReportMemory
+from toolkit_installer.settings import Taint
 
 OURS = Taint("nvidia.com/toolkit", "missing", "NoSchedule")
 READY, DOWN = NodeState(Reason.SERVING, "docker nvidia"), NodeState(Reason.ENGINE_DOWN, "no answer")
@@ -31,7 +30,7 @@ each_taint = st.fixed_dictionaries(
 
 
 def node(found: list[dict[str, str]], boot: str | None = None) -> dict[str, Any]:
-    annotations = {"other": "stays", **({taints.READY_IN: boot} if boot else {})}
+    annotations = {"other": "stays", **({node_state.READY_IN: boot} if boot else {})}
     return {"metadata": {"resourceVersion": "7", "annotations": annotations}, "spec": {"taints": found}}
 
 
@@ -45,22 +44,22 @@ def test_a_taint_comes_and_goes_and_every_other_one_stays_as_it_is(
     found: list[dict[str, str]], boot: str | None, before: str | None, *, there: bool
 ) -> None:
     old = node(copy.deepcopy(found), before)
-    patch = taints.change(old, OURS, there=there, boot=boot)
+    patch = node_state.change(old, OURS, there=there, boot=boot)
     others = [each for each in found if (each["key"], each["effect"]) != (OURS.key, OURS.effect)]
     if patch is None:
-        assert (taints.is_there(old, OURS), taints.boot_of(old)) == (there, boot)
+        assert (node_state.is_there(old, OURS), node_state.boot_of(old)) == (there, boot)
         return
     assert patch["metadata"]["resourceVersion"] == "7"
     listed = patch.get("spec", {"taints": found})["taints"] or []
     assert [each for each in listed if (each["key"], each["effect"]) != (OURS.key, OURS.effect)] == others
-    new = node(listed, patch["metadata"].get("annotations", {taints.READY_IN: before})[taints.READY_IN])
-    assert (taints.is_there(new, OURS), taints.boot_of(new)) == (there, boot)
-    assert taints.change(new, OURS, there=there, boot=boot) is None
+    new = node(listed, patch["metadata"].get("annotations", {node_state.READY_IN: before})[node_state.READY_IN])
+    assert (node_state.is_there(new, OURS), node_state.boot_of(new)) == (there, boot)
+    assert node_state.change(new, OURS, there=there, boot=boot) is None
 
 
 def test_the_last_taint_goes_with_its_list() -> None:
     old = node([{"key": OURS.key, "effect": OURS.effect}])
-    patch = taints.change(old, OURS, there=False, boot=None)
+    patch = node_state.change(old, OURS, there=False, boot=None)
     assert patch is not None
     assert patch["spec"] == {"taints": None}
 
@@ -137,11 +136,11 @@ def test_what_was_told_is_known_again_after_the_sleep() -> None:
     memory = ReportMemory(
         READY, 5.0, ready=False, begun=True, failed=DOWN, labels=(("a", "b"),), ledger=ledger, failure="why"
     )
-    assert told.understood(json.loads(json.dumps(told.plain(memory)))) == memory
+    assert events.understood(json.loads(json.dumps(events.plain(memory)))) == memory
 
 
 @pytest.mark.parametrize(
     "said", [None, [], {}, {"condition": 1}, {"ledger": {"told": [{}]}}, {"new": "field"}], ids=str
 )
 def test_what_another_version_remembered_is_told_once_more(said: object) -> None:
-    assert told.understood(said) == ReportMemory()
+    assert events.understood(said) == ReportMemory()

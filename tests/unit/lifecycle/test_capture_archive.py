@@ -38,7 +38,7 @@ HEAD = Archive(
     secrets_kept=False,
     answers={},
 )
-ANSWERS = {"node.clock.now": {"": Answer(1.5)}}
+ANSWERS = {"node.machine.now": {"": Answer(1.5)}}
 
 
 def body(**changed: Any) -> bytes:
@@ -60,7 +60,7 @@ def test_an_archive_is_read_as_it_was_written_and_the_same_values_make_the_same_
     assert content == archive.packed(HEAD, ANSWERS)
     found = archive.read(content, "x")
     assert msgspec.structs.replace(found, answers={}) == HEAD
-    assert values.read(found.answers["node.clock.now"][""], float) == 1.5
+    assert values.read(found.answers["node.machine.now"][""], float) == 1.5
 
 
 # made when they are wanted: two are large

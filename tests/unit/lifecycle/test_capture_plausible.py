@@ -138,7 +138,7 @@ VALID: dict[str, tuple[Any, Any]] = {
     "node.disk.reading.Reader.list": (["a"], ["a/b"]),
     "node.disk.reading.Reader.mount_flags": (0, 1 << 62),
     "node.disk.reading.read_bounded": (b"", bytes(CONFIG_LIMIT + 1)),
-    "node.disk.readers.Tree.read": (b"", bytes(CONFIG_LIMIT + 1)),
+    "node.disk.reading.Tree.read": (b"", bytes(CONFIG_LIMIT + 1)),
     "node.disk.look.real": ("/", ""),
     "node.places.Places.on_node": (None, "a"),
     "node.places.Places.seen_here": ("/a", "a"),
@@ -149,8 +149,8 @@ VALID: dict[str, tuple[Any, Any]] = {
     "node.processes.parent_of": (0, -1),
     "node.descriptors.content": (None, bytes(CONFIG_LIMIT + 1)),
     "node.locks.holder": (None, 1 << 30),
-    "node.clock.boot_seconds": (1.5, -1.0),
-    "node.clock.now": (1.5, 1e30),
+    "node.machine.boot_seconds": (1.5, -1.0),
+    "node.machine.now": (1.5, 1e30),
     "engines.docker.client.info": ({"Runtimes": {}, "DefaultRuntime": None}, {"Runtimes": "text"}),
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit_installer.documents import digests
+from toolkit_installer.documents import changes
 from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.planning.cdi_files import Generated, SpecificationFacts, plan_specifications
 from toolkit_installer.receipt.schema import SPECIFICATION_ROLE, Before, FileRecord, Receipt, State
@@ -15,13 +15,13 @@ OURS = f"path: {FOLDER}/nvidia-cdi-hook\n".encode()
 EDITED = OURS + b"# tuned\n"
 NEWER = OURS + b"# of another driver\n"
 THEIRS, OTHERS = b"cdiVersion: 0.5.0\n", b"cdiVersion: 0.6.0\n"
-KEPT = {digests.sha256(content): content for content in (OURS, THEIRS)}
+KEPT = {changes.sha256(content): content for content in (OURS, THEIRS)}
 
 
 def receipt(before: bytes | None) -> Receipt:
     """Return one of a run that wrote OURS; `before`: what stood there then."""
-    known = Before(digests.sha256(before), 0o644, 0, 0) if before is not None else None
-    record = FileRecord(SPECIFICATION_ROLE, PATH, known, (digests.sha256(OURS),))
+    known = Before(changes.sha256(before), 0o644, 0, 0) if before is not None else None
+    record = FileRecord(SPECIFICATION_ROLE, PATH, known, (changes.sha256(OURS),))
     return Receipt(State.INSTALLED, "1", FOLDER, (), (), "/run/toolkit.pid", (), (), (record,))
 
 

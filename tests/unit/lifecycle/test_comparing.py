@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolkit_installer.cli import show_compare
+from toolkit_installer.cli import compare as show_compare
 from toolkit_installer.cli.output import DiffLine
 from toolkit_installer.fleet import archive, compare
 from toolkit_installer.fleet.archive import Archive

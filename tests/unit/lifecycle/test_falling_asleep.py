@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from toolkit_installer.applying.reload_windows import Pending
-from toolkit_installer.documents import digests
+from toolkit_installer.documents import changes
 from toolkit_installer.node import idling
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
@@ -26,7 +26,7 @@ from toolkit_installer.waiting.wait import Remembered
 PATH = "/var/run/cdi/nvidia.yaml"
 INSTALL_DIR = "/usr/local/nvidia"
 OURS, THEIRS = b"ours\n", b"theirs\n"
-RECORD = FileRecord(SPECIFICATION_ROLE, PATH, None, (digests.sha256(OURS),))
+RECORD = FileRecord(SPECIFICATION_ROLE, PATH, None, (changes.sha256(OURS),))
 INSTALLED = Receipt(State.INSTALLED, "1", "/usr/local/nvidia/toolkit", (), (), "/run/x.pid", (), (), (RECORD,))
 _MOST_LOOKS = 50
 PENDING = Pending(("docker",), "it is outside of 02:00-04:00", 1.0)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.support import capture_mutations, fleet_captures
 from tests.support.quick import Few
-from toolkit_installer.cli import captures, compare, replay
+from toolkit_installer.cli import capture_workers, compare, replay
 from toolkit_installer.errors import ExitCode
 from toolkit_installer.fleet import record
 from toolkit_installer.fleet.forecast import Refusal
@@ -53,8 +53,8 @@ def given(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[bytes]]:
     def end(_number: int, _frame: object) -> None:
         raise EndlessError
 
-    monkeypatch.setattr(captures, "unexpected", unexpected)
-    monkeypatch.setattr(captures, "read_bounded", lambda *_: content[0])
+    monkeypatch.setattr(capture_workers, "unexpected", unexpected)
+    monkeypatch.setattr(capture_workers, "read_bounded", lambda *_: content[0])
     before = signal.signal(signal.SIGPROF, end)
     yield content
     signal.setitimer(signal.ITIMER_PROF, 0)

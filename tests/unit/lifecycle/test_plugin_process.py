@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.capabilities import may_come_first
 from tests.unit.nri.asking import SECONDS, AskingEngine
-from toolkit_installer.node import precedence, signals
+from toolkit_installer.node import processes, signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.nri.decision import DOMAIN, MANAGEMENT
 from toolkit_installer.settings import CdiSettings, LogFormat, NriSettings, Program, Settings, ToolkitSettings
@@ -301,7 +301,7 @@ def test_where_it_may_not_it_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(seconds))
 
     reader, writer = os.pipe()
-    monkeypatch.setattr(precedence, "take", refuse)
+    monkeypatch.setattr(processes, "take", refuse)
     monkeypatch.setattr(plugin_process._Current, "lines", Lines("logfmt", writer))
     plugin_process._take_precedence()
     assert 'event=nri-in-turn reason="Operation not permitted"' in os.read(reader, 4096).decode()

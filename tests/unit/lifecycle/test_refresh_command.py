@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from toolkit_installer.node import mounts, places
+from toolkit_installer.node import places
 from toolkit_installer.waiting import refresh_command
 
 ID = "0123456789abcdef" * 4
@@ -59,7 +59,7 @@ def test_the_command_fits_where_the_run_is(
     environment: Mapping[str, str], namespace: str | None, table: str, options: str, words: str
 ) -> None:
     started = ["toolkit-installer", "run", *shlex.split(options)]
-    assert refresh_command.command("refresh", started, environment, namespace, mounts.parse(table)) == words
+    assert refresh_command.command("refresh", started, environment, namespace, places.parse(table)) == words
 
 
 @pytest.mark.parametrize(

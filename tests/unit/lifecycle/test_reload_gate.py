@@ -14,7 +14,7 @@ from toolkit_installer.applying import gpu_containers, reload_windows
 from toolkit_installer.applying.reload_gate import ReloadGate
 from toolkit_installer.applying.reload_windows import Pending
 from toolkit_installer.engines.api import DesiredState, Live
-from toolkit_installer.node import clock, idling
+from toolkit_installer.node import idling, machine
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.planning import plan as plan_of
@@ -28,7 +28,7 @@ WAITS = Pending(("containerd",), "it is closed", SINCE, SINCE + 60.0)
 
 @pytest.fixture
 def window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ReloadGate:
-    monkeypatch.setattr(clock, "now", lambda: SINCE)
+    monkeypatch.setattr(machine, "now", lambda: SINCE)
     gate = ReloadGate(Settings(reload_when="Wed 02:00-04:00"), Node.open(str(tmp_path), "/host"))
     gate.pending = WAITS
     return gate
@@ -43,7 +43,7 @@ def test_a_closed_window_is_worth_no_look_and_what_is_told_of_it_is_true(
     assert "(UTC, the node's time zone): the next window opens at 2023-11-15T02:00:00Z" in window.pending.reason
     assert window.pending.since == SINCE
     assert window.seconds() == window.pending.opens - SINCE
-    monkeypatch.setattr(clock, "now", lambda: SINCE + 4 * 3600)
+    monkeypatch.setattr(machine, "now", lambda: SINCE + 4 * 3600)
     assert window.is_worth_a_look({idling.LATER})
     assert window.seconds() is None  # and not none at all, which would be an endless loop
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from toolkit_installer.engines.common import answering, serving
+from toolkit_installer.engines.common import serving
 from toolkit_installer.node import heard
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
@@ -95,7 +95,7 @@ def test_a_process_that_is_stopped_is_told_from_one_that_is_only_silent(
     process = Process(sleeper.pid, "dockerd", "/usr/bin/dockerd", (), 0.0, "docker.service")
     monkeypatch.setattr(serving, "process_of", lambda *_: process)
     assert explained().process is None, "it refuses to answer, and does not hang"
-    assert explained(f"dockerd does not answer: {answering.SILENCE}").process is ProcessState.SILENT
+    assert explained(f"dockerd does not answer: {serving.SILENCE}").process is ProcessState.SILENT
     sleeper.send_signal(19)
     deadline = time.monotonic() + 10
     while explained().process is not ProcessState.STOPPED:

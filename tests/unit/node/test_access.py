@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from toolkit_installer.node.disk import access
+from toolkit_installer.node.disk import files
 from toolkit_installer.node.disk.root import NodeError, Root
 
 PATH = "/etc/docker/daemon.json"
@@ -28,15 +28,15 @@ def put(root: Root) -> None:
 
 
 def told(root: Root) -> tuple[str, str | None, int | None]:
-    error = access.obstacle(root, PATH)
+    error = files.obstacle(root, PATH)
     assert error is not None
     return error.reason, error.path, error.number
 
 
 def test_a_file_that_is_there_and_one_that_is_to_be_made_with_its_folder_have_nothing_in_the_way(root: Root) -> None:
-    assert access.obstacle(root, PATH) is None
+    assert files.obstacle(root, PATH) is None
     put(root)
-    assert access.obstacle(root, PATH) is None
+    assert files.obstacle(root, PATH) is None
 
 
 def test_a_file_system_that_may_only_be_read_is_told(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_a_folder_in_which_this_user_may_not_write_is_told(root: Root, monkeypat
 
 def test_a_file_that_is_mounted_is_told(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:
     put(root)
-    monkeypatch.setattr(access, "_mount", os.path.isfile)  # two mounts
+    monkeypatch.setattr(files, "_mount", os.path.isfile)  # two mounts
     assert told(root) == ("cannot replace it: Device or resource busy", PATH, errno.EBUSY)
 
 
@@ -59,7 +59,7 @@ def test_a_file_that_is_mounted_is_told(root: Root, monkeypatch: pytest.MonkeyPa
 def test_what_an_attribute_keeps_as_it_is_is_told(root: Root, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
     put(root)
     kept = os.path.isdir if which == "folder" else os.path.isfile  # chattr +i
-    monkeypatch.setattr(access, "_attributes", lambda place: int(kept(place)))
+    monkeypatch.setattr(files, "_attributes", lambda place: int(kept(place)))
     assert told(root) == ("cannot replace it: Operation not permitted", PATH, errno.EPERM)
 
 

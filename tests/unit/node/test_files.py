@@ -17,10 +17,9 @@ from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk import reading
 from toolkit_installer.node.disk.files import ChangedMeanwhileError, Files
-from toolkit_installer.node.disk.folders import temporary_name
 from toolkit_installer.node.disk.reading import Found, Metadata
 from toolkit_installer.node.disk.root import NodeError, Root
-from toolkit_installer.node.disk.writing import own_metadata
+from toolkit_installer.node.disk.writing import own_metadata, temporary_name
 
 PATH = "/etc/daemon.json"
 OLD, NEW = b'{"old": 1}', b'{"new": 2}' * 1000

@@ -12,10 +12,9 @@ import pytest
 
 from tests.unit.noted_calls import Calls
 from toolkit_installer.node.disk.files import KEPT_SUFFIX, ChangedMeanwhileError, Files, Recovered, swap_name
-from toolkit_installer.node.disk.folders import temporary_name
 from toolkit_installer.node.disk.reading import Found
 from toolkit_installer.node.disk.root import NodeError, Root
-from toolkit_installer.node.disk.writing import own_metadata
+from toolkit_installer.node.disk.writing import own_metadata, temporary_name
 
 PATH = "/etc/daemon.json"
 OLD, NEW, THEIRS = b'{"old": 1}', b'{"new": 2}', b'{"own": 3}'

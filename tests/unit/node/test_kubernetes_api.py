@@ -23,8 +23,7 @@ from tests.support.api_server import (
     serving,
     token,
 )
-from toolkit_installer.kubernetes.client import ApiServer, UnreadableError, _date
-from toolkit_installer.kubernetes.tokens import Bearer
+from toolkit_installer.kubernetes.client import ApiServer, Bearer, UnreadableError, _date
 
 SECONDS = 30.0
 """More than any answer takes: only what is silent for good meets it."""

@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.quick import Few
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError
-from toolkit_installer.node import lock_holders, trust
+from toolkit_installer.node import locks, trust
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.files import Files
 from toolkit_installer.node.disk.root import NodeError, Root
@@ -86,7 +86,7 @@ def test_a_holder_that_the_kernel_does_not_show_here_is_named_by_the_file(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(files, "4711\n")
-    monkeypatch.setattr(lock_holders, "believed", lambda _fd, _said: None)  # as in another PID namespace
+    monkeypatch.setattr(locks, "believed", lambda _fd, _said: None)  # as in another PID namespace
     with place(files).open() as winner:
         fcntl.flock(winner, fcntl.LOCK_EX)
         with pytest.raises(AlreadyRunningError, match="PID 4711"):
@@ -509,7 +509,7 @@ def test_an_ended_taker_whose_lock_a_child_of_its_has_is_not_waited_for(files: F
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     looking = os.open(place(files), os.O_RDONLY)
     try:
-        assert not lock_holders.is_ending(looking)
+        assert not locks.is_ending(looking)
     finally:
         os.close(kept)
         os.close(looking)

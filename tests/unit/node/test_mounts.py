@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit_installer.node import mounts
+from toolkit_installer.node import places
 
 NODE = """\
 1 0 8:1 / / rw,relatime shared:1 - ext4 /dev/sda1 rw
@@ -35,7 +35,7 @@ CONTAINER = """\
 111 110 0:20 / /host/run rw master:2 - tmpfs tmpfs rw
 112 100 8:1 /etc/one.toml /one.toml rw - ext4 /dev/sda1 rw
 """
-HERE, THERE = mounts.parse(CONTAINER), mounts.parse(NODE)
+HERE, THERE = places.parse(CONTAINER), places.parse(NODE)
 
 
 @pytest.mark.parametrize(
@@ -53,33 +53,33 @@ HERE, THERE = mounts.parse(CONTAINER), mounts.parse(NODE)
     ],
 )
 def test_a_file_of_the_container_has_a_name_on_the_node(here: str, there: str) -> None:
-    assert next(mounts.names(here, HERE, THERE)) == there
-    assert here in mounts.names(there, THERE, HERE)
+    assert next(places.names_of(here, HERE, THERE)) == there
+    assert here in places.names_of(there, THERE, HERE)
 
 
 @pytest.mark.parametrize("path", ["/own/file", "/gone/crio.conf", "/covered", "/under/file"])
 def test_what_the_node_does_not_show_has_no_name_there(path: str) -> None:
-    assert list(mounts.names(path, HERE, THERE)) == []
+    assert list(places.names_of(path, HERE, THERE)) == []
 
 
 def test_the_mounts_below_a_folder_are_the_table_of_that_root() -> None:
-    below = mounts.below(HERE, "/host")
+    below = places.below(HERE, "/host")
     assert [each.place for each in below] == ["/", "/run"]
-    assert list(mounts.names("/runtime/sock-dir/a.sock", HERE, below)) == ["/run/containerd/a.sock"]
+    assert list(places.names_of("/runtime/sock-dir/a.sock", HERE, below)) == ["/run/containerd/a.sock"]
 
 
 def test_of_mounts_at_one_place_the_last_is_seen() -> None:
-    seen = mounts.mount_of("/opt/x", THERE)
+    seen = places.mount_of("/opt/x", THERE)
     assert seen is not None
     assert seen.device == "8:4"
 
 
 def test_of_two_mounts_that_give_one_name_the_one_that_is_seen_counts() -> None:
     over, under = ("14 13 8:7 / /twice rw - ext4 /dev/sdc rw", "13 1 8:7 / /twice rw - ext4 /dev/sdc rw")
-    here = mounts.parse(f"{CONTAINER}113 100 8:7 / /seen rw - ext4 /dev/sdc rw\n")
+    here = places.parse(f"{CONTAINER}113 100 8:7 / /seen rw - ext4 /dev/sdc rw\n")
     for lines in ((under, over), (over, under)):  # the kernel promises no order
-        there = mounts.parse(NODE + "\n".join(lines))
-        assert list(mounts.names("/seen/x", here, there)) == ["/twice/x"]
+        there = places.parse(NODE + "\n".join(lines))
+        assert list(places.names_of("/seen/x", here, there)) == ["/twice/x"]
 
 
 def test_escapes_in_a_table_are_read() -> None:
@@ -88,5 +88,5 @@ def test_escapes_in_a_table_are_read() -> None:
 
 
 def test_a_table_without_a_root_has_no_mount_of_a_path() -> None:
-    assert mounts.mount_of("/x", ()) is None
-    assert list(mounts.names("/x", (), THERE)) == []
+    assert places.mount_of("/x", ()) is None
+    assert list(places.names_of("/x", (), THERE)) == []

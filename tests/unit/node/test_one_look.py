@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.node.disk.readers import OneLook
-from toolkit_installer.node.disk.reading import Reader
+from toolkit_installer.node.disk.reading import OneLook, Reader
 from toolkit_installer.node.disk.root import Root
 
 FILES = ("/etc/engine.toml", "/etc/engine.d/a.conf", "/opt/here")

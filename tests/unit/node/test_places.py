@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.node import mounts, places
-from toolkit_installer.node.mounts import Mount
+from toolkit_installer.node import places
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.places import Places
+from toolkit_installer.node.places import Mount, Places
 
 
 @pytest.fixture
@@ -55,7 +54,7 @@ def test_a_mount_keeps_its_name_only_where_its_file_system_bears_that_out(
     table = f"1 0 0:9 / / rw - overlay overlay rw\n2 1 8:1 {mounted} /etc/engine rw - ext4 /dev/sda1 rw\n"
     monkeypatch.setattr(places, "is_marked", lambda: True)
     monkeypatch.setattr(places, "_is_another", lambda _folder: False)
-    monkeypatch.setattr(places, "own_table", lambda: mounts.parse(table))
+    monkeypatch.setattr(places, "own_table", lambda: places.parse(table))
     assert Places(Node("/", "/", whole=False)).on_node("/etc/engine/file") == named
 
 

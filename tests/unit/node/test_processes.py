@@ -20,7 +20,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import command_lines, processes, sockets, trust
+from toolkit_installer.node import processes, sockets, trust
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.processes import ProcessGoneError
@@ -275,8 +275,8 @@ def words_of(said: bytes) -> list[bytes]:
 @given(words=WORDS, empty=st.integers(0, 3))
 def test_a_command_line_with_an_argument_that_is_seen_is_whole(words: list[bytes], empty: int) -> None:
     said = b"".join(word + b"\0" for word in [*words, *[b""] * (empty if len(words) > 1 else 0)])
-    assert not command_lines.is_wiped(said, words_of(said), len(said))
-    assert not command_lines.is_wiped(said, words_of(said), None), "the kernel does not tell everybody how long it was"
+    assert not processes.is_wiped(said, words_of(said), len(said))
+    assert not processes.is_wiped(said, words_of(said), None), "the kernel does not tell everybody how long it was"
 
 
 @given(words=WORDS, arguments=WORDS)
@@ -284,9 +284,9 @@ def test_a_command_line_of_which_only_a_name_is_left_is_wiped(words: list[bytes]
     title = b" ".join(words)
     given = len(title) + sum(len(word) + 1 for word in arguments)
     zeros = title.ljust(given, b"\0")
-    assert command_lines.is_wiped(zeros, words_of(zeros), None) or zeros.count(b"\0") == 1
-    assert command_lines.is_wiped(title + b"\0", words_of(title + b"\0"), given + 1)
-    assert command_lines.is_wiped(b"", [b""], None)
+    assert processes.is_wiped(zeros, words_of(zeros), None) or zeros.count(b"\0") == 1
+    assert processes.is_wiped(title + b"\0", words_of(title + b"\0"), given + 1)
+    assert processes.is_wiped(b"", [b""], None)
 
 
 def test_a_process_that_ends_while_its_name_is_read_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

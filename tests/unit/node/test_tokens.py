@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.api_server import ACCOUNT, token
-from toolkit_installer.kubernetes.tokens import Bearer, bearer
+from toolkit_installer.kubernetes.client import Bearer, parse_bearer
 
 
 def made(claims: Any) -> str:
@@ -20,12 +20,12 @@ def made(claims: Any) -> str:
 
 
 def test_whose_it_is_and_how_long_it_is_good() -> None:
-    found = bearer(token(exp=1_800_003_607, nbf=1_800_000_000, iat=1_800_000_000))
+    found = parse_bearer(token(exp=1_800_003_607, nbf=1_800_000_000, iat=1_800_000_000))
     assert found == Bearer(f"{ACCOUNT} 1 2", 1_800_000_000, 1_800_003_607)
 
 
 def test_one_that_a_secret_keeps_never_ends() -> None:
-    found = bearer(made({"iss": "kubernetes/serviceaccount", "sub": "system:serviceaccount:a:b"}))
+    found = parse_bearer(made({"iss": "kubernetes/serviceaccount", "sub": "system:serviceaccount:a:b"}))
     assert found == Bearer("system:serviceaccount:a:b")
     assert found.good(0.0, 1e12)
 
@@ -36,7 +36,7 @@ def test_another_one_is_another_identity(changed: str) -> None:
     other = {"sub": "b", "kubernetes.io": bound} if changed == "sub" else None
     first = made({"sub": "a", "kubernetes.io": bound})
     second = made(other or {"sub": "a", "kubernetes.io": bound | {changed: {"uid": "9"}}})
-    found, again = bearer(first), bearer(second)
+    found, again = parse_bearer(first), parse_bearer(second)
     assert found is not None
     assert again is not None
     assert found.identity != again.identity
@@ -59,7 +59,7 @@ def test_it_is_good_on_all_clocks_or_not_at_all(clocks: tuple[float, float], *, 
     ],
 )
 def test_one_that_does_not_say_is_nobodys(text: str) -> None:
-    assert bearer(text) is None
+    assert parse_bearer(text) is None
 
 
 values = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
@@ -71,5 +71,5 @@ claims = st.dictionaries(
 
 @given(st.text(max_size=40) | st.binary(max_size=40).map(lambda raw: made(raw.hex())) | claims.map(made))
 def test_whatever_it_is_nothing_is_raised(text: str) -> None:
-    found = bearer(text)
+    found = parse_bearer(text)
     assert found is None or found.good(1.0, 2.0) in (True, False)

@@ -284,7 +284,7 @@ def test_a_mount_on_a_folder_whose_name_has_a_line_end_is_one_mount(tmp_path: Pa
 PACKAGE = Path(trust.__file__).parents[1]
 MAY_NAME_PROC = frozenset(
     {
-        "cli/workers.py",  # our own memory
+        "cli/capture_workers.py",  # our own memory
         "engines/detect/own_container.py",  # the root of init
         "fleet/masking.py",  # the paths of answers, which are not read here
         "node/idling.py",  # our own descriptors
@@ -298,9 +298,9 @@ MAY_NAME_PROC = frozenset(
         "planning/toolkit_users.py",  # likewise
         "engines/common/command_line.py",  # a process that was believed
         "engines/common/trial.py",  # the descriptors that a program is given
-        "engines/crio/trial.py",
+        "engines/crio/engine.py",
         "toolkit/wrappers.py",  # the text of a script
-        "engines/detect/table.py",
+        "engines/detect/unit_files.py",
         "fleet/compare.py",  # a folder whose files are not compared
     }
 )

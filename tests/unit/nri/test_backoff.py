@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.nri.backoff import FIRST, LONGEST, LOOK, STEADY, Backoff
+from toolkit_installer.nri.connection import FIRST, LONGEST, LOOK, STEADY, Backoff
 
 
 def pauses(*, there: bool, count: int) -> list[float]:

@@ -13,10 +13,8 @@ import pytest
 
 from tests.unit.nri import engine
 from toolkit_installer.node.disk.root import Root
-from toolkit_installer.nri.backoff import STEADY
-from toolkit_installer.nri.connection import REGISTRATION_SECONDS, Lost, Plugin
+from toolkit_installer.nri.connection import REGISTRATION_SECONDS, STEADY, Lost, Plugin, serve
 from toolkit_installer.nri.decision import DOMAIN, Policy
-from toolkit_installer.nri.serving import serve
 from toolkit_installer.nri.session import Answered, Configured, Event, Identity, Rejected, Serving, Unsupported
 
 SECONDS = 20

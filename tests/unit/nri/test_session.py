@@ -11,8 +11,6 @@ from hypothesis import strategies as st
 
 from tests.unit.nri import engine
 from toolkit_installer.nri.decision import DOMAIN, Granted, Policy, Refused, Withheld
-from toolkit_installer.nri.frames import LARGEST, ProtocolError
-from toolkit_installer.nri.messages import Engine
 from toolkit_installer.nri.session import (
     Answered,
     Configured,
@@ -25,6 +23,7 @@ from toolkit_installer.nri.session import (
     ShuttingDown,
     Unsupported,
 )
+from toolkit_installer.nri.wire import LARGEST, Engine, ProtocolError
 
 POLICY = Policy(frozenset({"gpu-operator"}))
 EVERY_GPU = {DOMAIN: "management.nvidia.com/gpu=all"}

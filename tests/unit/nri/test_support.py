@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit_installer.nri.support import refusal
+from toolkit_installer.nri.decision import refusal
 
 
 @pytest.mark.parametrize(

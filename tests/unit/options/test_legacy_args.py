@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.cli.options.legacy_args import parse, runtime_flags, toolkit_flags
+from toolkit_installer.cli.options.argv import parse, runtime_flags, toolkit_flags
 from toolkit_installer.errors import UsageError
 from toolkit_installer.settings import EngineName
 

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from toolkit_installer.cli.options.build import DESTINATION, build, logging
 from toolkit_installer.cli.options.model import Kind
 from toolkit_installer.cli.options.table import OPTIONS
-from toolkit_installer.cluster_settings import ClusterSettings, ReportSettings, Taint
 from toolkit_installer.errors import ExitCode, UsageError
 from toolkit_installer.settings import (
     CdiSettings,
     Cleanup,
+    ClusterSettings,
     ConfigMode,
     EngineName,
     EngineSettings,
@@ -30,7 +30,9 @@ from toolkit_installer.settings import (
     OnDrift,
     Program,
     ReloadMode,
+    ReportSettings,
     Settings,
+    Taint,
     ToolkitSettings,
 )
 

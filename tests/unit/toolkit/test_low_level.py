@@ -4,7 +4,7 @@ import pytest
 
 from toolkit_installer.errors import UsageError
 from toolkit_installer.settings import ToolkitSettings
-from toolkit_installer.toolkit.low_level import choose
+from toolkit_installer.toolkit.layout import choose
 
 FOLDER = "/usr/local/nvidia/toolkit"
 

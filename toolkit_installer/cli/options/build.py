@@ -1,4 +1,9 @@
-"""From flags and variables to one frozen, validated Settings. Pure: looks at nothing but its arguments."""
+"""Which node a command line is about, where the rest of it makes no sense. Pure.
+
+What was asked of the NRI plugin. Pure.
+
+From flags and variables to one frozen, validated Settings. Pure: looks at nothing but its arguments.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +11,84 @@ import contextlib
 import posixpath
 from collections.abc import Mapping, Sequence
 
-from toolkit_installer.cli.options import plugin
+import msgspec
+
 from toolkit_installer.cli.options import values as values_of
 from toolkit_installer.cli.options.model import engine_of
 from toolkit_installer.cli.options.resolve import Answers, Sources, answer_of
 from toolkit_installer.cli.options.table import BY_NAME
-from toolkit_installer.cluster_settings import ClusterSettings, DeletionSettings, ReportSettings
 from toolkit_installer.engines import registry
 from toolkit_installer.errors import UsageError
 from toolkit_installer.settings import (
     AUTO,
     CdiSettings,
     Cleanup,
+    ClusterSettings,
     ConfigMode,
+    DeletionSettings,
     EngineName,
     EngineSettings,
     LogFormat,
     Method,
+    NriSettings,
     Program,
+    ReportSettings,
     Settings,
     ToolkitSettings,
 )
+
+
+class Place(msgspec.Struct, frozen=True):
+    """Where the node is seen, where its PID file is there, and where the ready file is here; as in `Settings`."""
+
+    node_root: str | None
+    host_root: str
+    pid_file: str
+    ready_file: str | None
+
+
+def place(values: Mapping[str, Sequence[str]], environment: Mapping[str, str], program: Program) -> Place | None:
+    """Return the node that `values`, the options' texts by name, and the variables name; None where they do not."""
+    sources = Sources(values, environment, program)
+    try:
+        said = {name: sources.answer(BY_NAME[name]).value for name in Place.__struct_fields__}
+    except UsageError:
+        return None
+    return msgspec.convert(said, Place)
+
+
+def asked(answers: Answers, method: Method) -> NriSettings | None:
+    """Return how the plugin is to be served, None: it is not, which goes for a run that does not wait, too.
+
+    Raises UsageError for what is missing, and where docker is the engine that was named: it asks no plugin.
+    """
+    if not answers.flag("enable_nri_plugin") and method is not Method.NRI:
+        return None
+    flag = "--method nri" if method is Method.NRI else "--enable-nri-plugin"
+    namespace = answers.text_or_none("nri_namespace")
+    if namespace is None:
+        raise UsageError(
+            f"{flag} serves the pods of a namespace, and NRI_NAMESPACE is not set",
+            hint="set it to the namespace of this pod, from the downward API's metadata.namespace: pods there may have "
+            "management devices",
+        )
+    if answers.given("runtime") and answers.words("runtime") == (EngineName.DOCKER,):
+        raise UsageError(
+            f"{flag}: docker asks no NRI plugin about its containers",
+            hint="leave the plugin out, or name the engine that the kubelet uses: containerd or crio",
+        )
+    if answers.flag("no_daemon"):
+        return None
+    more = answers.words("nri_management_cdi_device_namespaces")
+    index = answers.by_name["nri_plugin_index"].value
+    assert isinstance(index, int)  # noqa: S101  # it has a default, and its reader makes numbers
+    return NriSettings(
+        namespaces=tuple(dict.fromkeys((namespace, *more))),
+        socket=answers.text("nri_socket"),
+        index=index,
+        strict=answers.flag("nri_strict"),
+    )
+
 
 DESTINATION = "destination"
 """The positional argument's key among the values."""
@@ -71,7 +133,7 @@ def build(
         daemon=not answers.flag("no_daemon"),
         configure_engine=not answers.flag("no_runtime_config") and not (plugin_alone and method is Method.HANDLERS),
         method=method,
-        nri=plugin.asked(answers, method) if installing else None,
+        nri=asked(answers, method) if installing else None,
         cluster=_cluster(answers) if installing else None,
         reports=_reports(answers) if installing else None,
         metrics_address=values_of.address(address) if (address := answers.text_or_none("metrics_address")) else None,

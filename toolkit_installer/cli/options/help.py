@@ -1,4 +1,9 @@
-"""The help: grouped options, each with its variables and its default, at any width."""
+"""What the help of a command says, as a value. Pure.
+
+What the help says of `capture`, `replay` and `compare`.
+
+The help: grouped options, each with its variables and its default, at any width.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +14,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from toolkit_installer.cli.options import capture_pages
 from toolkit_installer.cli.options.model import Group, Kind, Option
-from toolkit_installer.cli.options.page import INSPECTING, RUNNING, Page
 from toolkit_installer.cli.options.table import (
     DELETION_TIMEOUT,
     DRIVER_TIMEOUT,
+    EACH,
+    ENGINE_VERSION,
+    HTML,
+    KEEP_SECRETS,
+    KEY_FILE,
     OPTIONS,
+    PAYLOAD,
     REFRESH_TIMEOUT,
     STATUS_CHECK,
     STATUS_JSON,
@@ -23,6 +32,96 @@ from toolkit_installer.cli.options.table import (
 )
 from toolkit_installer.errors import ExitCode
 from toolkit_installer.settings import Program
+
+_PRECEDENCE = (
+    "A flag on the command line wins over one in --toolkit-args or --runtime-args, and that over a variable. An empty "
+    "variable counts as unset. Of several variables the first that is set counts; one that is named after an engine "
+    "counts for that engine only (with --runtime auto: for the engine that is found)."
+)
+_SPELLING = (
+    "Booleans are written true or false (or 1, 0, t, f, yes, no, on, off): --flag, --flag=true, --flag=false. A list "
+    "may be given as a comma list, by repeating the flag, or both. A long flag may be written with one dash."
+)
+
+
+INSPECTING = (ExitCode.DONE, ExitCode.BUG, ExitCode.USAGE, ExitCode.BAD_CONFIGURATION)
+"""The exit codes of a command that only inspects."""
+RUNNING = tuple(code for code in ExitCode if code is not ExitCode.NOT_DELETED)
+"""Those of a run, and of what reports how one would end."""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """What the help of one command says, apart from its usage line."""
+
+    about: str
+    examples: tuple[str, ...]
+    options: tuple[Option, ...] = OPTIONS
+    notes: tuple[str, ...] = (_PRECEDENCE, _SPELLING)
+    argument: str | None = None
+    """What it has to be given beside options, as the usage line names it; None: where to install, if at all."""
+    common: frozenset[str] | None = None
+    """The names of the options that `--help` shows, the others being for `--help-all`; None: it shows all."""
+
+    codes: tuple[ExitCode, ...] = INSPECTING
+    """The exit codes that the command can end with."""
+    codes_note: str = ""
+    """What else there is to say of them."""
+
+    def shown(self, *, full: bool) -> list[Option]:
+        """Return the options that the help shows."""
+        wanted = None if full else self.common
+        return [row for row in self.options if not row.hidden and (wanted is None or row.name in wanted)]
+
+
+_SETTINGS = (
+    "Every option and variable of run is accepted too and changes nothing here: each node is replayed with those that "
+    "its capture in AFTER was made with."
+)
+_PLANNING = frozenset({"node_root", "host_root", "log_format", "debug", "runtime"})
+
+CAPTURE = Page(
+    about="Keep in FILE, a new one, all that plan looks at on this node, of each engine, so that replay can plan for "
+    "it anywhere. FILE may be - for the standard output. Values that may be secret are hidden. Writes nothing else, "
+    "reloads nothing, takes no lock; takes the options of run, and needs none.",
+    argument="FILE",
+    options=(KEEP_SECRETS, KEY_FILE, *OPTIONS),
+    common=_PLANNING | {KEEP_SECRETS.name, KEY_FILE.name},
+    examples=(
+        "toolkit-installer capture --node-root /host /host/tmp/node.capture",
+        "toolkit-installer capture --runtime containerd --keep-secrets node.capture",
+    ),
+)
+REPLAY = Page(
+    about="Show what run would do on the nodes that ARCHIVE has captures of, without them: the plan of one, or of many "
+    "how they would fare, alike ones together. ARCHIVE is a file of capture, or a folder, of which the files that end "
+    "in .capture are meant. The options of run stand in for those that the captures were made with. Exits with 0 only "
+    "if no node would refuse.",
+    argument="ARCHIVE...",
+    options=(STATUS_JSON, EACH, PAYLOAD, ENGINE_VERSION, HTML, *OPTIONS),
+    common=frozenset(row.name for row in (STATUS_JSON, EACH, PAYLOAD, ENGINE_VERSION, HTML))
+    | {"runtime", "set_as_default", "restart_mode", "install_dir", "driver_root", "log_format", "debug"},
+    examples=(
+        "toolkit-installer replay node.capture",
+        "toolkit-installer replay captures/ --set-as-default=false",
+        "toolkit-installer replay captures/ --engine-version containerd=2.2",
+        "toolkit-installer replay captures/ --payload /srv/toolkit-1.20 --json",
+    ),
+)
+COMPARE = Page(
+    about="Show what became of nodes between two sets of captures, such as from before and after a rollout: what "
+    "changed that replaying BEFORE with the settings of AFTER did not foretell, managed files that are not what a run "
+    "wrote, and nodes that are behind the others. BEFORE and AFTER are each a file of capture, or a folder, of which "
+    "the files that end in .capture are meant; nodes are paired by name. Exits with 0 only if nothing of this was "
+    "found, and all could be told.",
+    argument="BEFORE AFTER",
+    options=(STATUS_JSON, *(row for row in OPTIONS if row.name in {"log_format", "debug"})),
+    notes=(_SETTINGS,),
+    examples=(
+        "toolkit-installer compare before/ after/",
+        "toolkit-installer compare before/node-7.capture after/node-7.capture --json",
+    ),
+)
+
 
 EXIT_CODES: Mapping[ExitCode, str] = types.MappingProxyType(
     {
@@ -198,9 +297,9 @@ COMMANDS: Mapping[str, Page] = types.MappingProxyType(
         "detect": DETECT,
         "diagnose": DIAGNOSE,
         "report": REPORT,
-        "capture": capture_pages.CAPTURE,
-        "replay": capture_pages.REPLAY,
-        "compare": capture_pages.COMPARE,
+        "capture": CAPTURE,
+        "replay": REPLAY,
+        "compare": COMPARE,
         "wait-driver": WAIT_DRIVER,
         "delete-daemonset": DELETE_DAEMONSET,
     }

@@ -7,12 +7,20 @@ from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from toolkit_installer.cli.options import legacy_args, values
+from toolkit_installer.cli.options import argv, values
 from toolkit_installer.cli.options.model import Option, Value
 from toolkit_installer.cli.options.table import BY_NAME, OPTIONS
-from toolkit_installer.cluster_settings import ClusterSettings, DeletionSettings, ReportSettings
 from toolkit_installer.errors import UsageError
-from toolkit_installer.settings import EngineName, EngineSettings, Program, Settings, ToolkitSettings
+from toolkit_installer.settings import (
+    ClusterSettings,
+    DeletionSettings,
+    EngineName,
+    EngineSettings,
+    Program,
+    ReportSettings,
+    Settings,
+    ToolkitSettings,
+)
 
 _LONGEST_SHOWN = 120
 _T = typing.TypeVar("_T")
@@ -55,12 +63,12 @@ class Sources(msgspec.Struct, frozen=True):
     def _strings(self, engine: EngineName | None) -> dict[str, Answer]:
         """Return what the two *_ARGS strings say."""
         answers: dict[str, Answer] = {}
-        toolkit, runtime = legacy_args.toolkit_flags(), legacy_args.runtime_flags(engine)
+        toolkit, runtime = argv.toolkit_flags(), argv.runtime_flags(engine)
         for name, grammar in (("toolkit_args", toolkit), ("runtime_args", runtime)):
             whole = self.answer(BY_NAME[name])
             if whole.label is None:
                 continue
-            for option_name, texts in legacy_args.parse(whole.text, label=whole.label, grammar=grammar).items():
+            for option_name, texts in argv.parse(whole.text, label=whole.label, grammar=grammar).items():
                 option = BY_NAME[option_name]
                 answers[option_name] = answer_of(option, texts, f"{option.flags[0]} in {whole.label}")
         return answers

@@ -10,9 +10,8 @@ import types
 from collections.abc import Callable, Mapping
 
 from toolkit_installer.cli.options.model import Kind, Option, Value
-from toolkit_installer.cluster_settings import CONDITION, Taint
 from toolkit_installer.engines import registry
-from toolkit_installer.settings import AUTO, Address
+from toolkit_installer.settings import AUTO, CONDITION, Address, Taint
 
 TRUE_WORDS = frozenset({"1", "t", "true", "yes", "on"})
 """The words of Go's strconv.ParseBool, in which the field's manifests are written, and what YAML writers try."""

@@ -1,4 +1,7 @@
-"""Which files a running engine was told to read, by whatever name and from wherever it was started."""
+"""Which files a running engine was told to read, by whatever name and from wherever it was started.
+
+Where the node has its low-level runtimes: by absolute path, as the engine itself would find them.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,11 @@ from collections.abc import Callable, Sequence
 from toolkit_installer import log
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.command_lines import flag_value
-from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node import processes, programs, trust
+from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process, lives_on, root_of
+from toolkit_installer.node.processes import Process, flag_value, lives_on, root_of
+from toolkit_installer.toolkit import layout
 
 
 class HiddenError(ConfigurationError):
@@ -149,3 +153,34 @@ def _anchored(place: str) -> tuple[str, list[str]]:
             missing.insert(0, name)
         else:
             return place, missing
+
+
+def absolute(node: Node, runtimes: Sequence[str], toolkit_folder: str, engine: Process | None) -> tuple[str, ...]:
+    """Return the engine's low-level runtimes, then the usual ones, each by absolute path where it is found.
+
+    `runtimes` is what the engine's files say, best first: paths, or names. A name is looked for as the engine's
+    process would look, or, where none is seen, in the usual folders of the node. The engine's own that is found
+    nowhere stays a name: it may be installed later. One that engines run where their files say nothing stays none: as a
+    name before others it would be looked for where this search did not take it.
+    """
+    root = node.programs.root if engine is None else processes.root_of(engine)
+    searched = processes.environment(engine).get("PATH", "") if engine is not None else ""
+    folders = [folder for folder in searched.split(":") if folder.startswith("/")] or programs.PATH.split(":")
+    usual = [name for name in layout.DEFAULTS if name not in runtimes]
+    found = [runtime if "/" in runtime else _find(root, folders, runtime, toolkit_folder) for runtime in runtimes]
+    kept = [
+        path or runtime for path, runtime in zip(found, runtimes, strict=True) if path or runtime != layout.BUILT_IN
+    ]
+    others = [path for name in usual if (path := _find(root, folders, name, toolkit_folder)) is not None]
+    return tuple(dict.fromkeys([*kept, *others]))
+
+
+def _find(root: Root, folders: Sequence[str], name: str, toolkit_folder: str) -> str | None:
+    """Return the first program of that name, but for one that is an NVIDIA runtime in truth.
+
+    The wrappers run it as root: one that somebody else could have written is not taken (trust.py).
+    """
+    for path in (posixpath.join(folder, name) for folder in folders):
+        if trust.is_program(root, path) and not layout.is_nvidia(root.canonical(path), toolkit_folder):
+            return path
+    return None

@@ -6,7 +6,7 @@ import contextlib
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from toolkit_installer.documents import digests
+from toolkit_installer.documents import changes
 from toolkit_installer.documents.changes import ABSENT, Change, DocumentError, Path, Set, Table, lookup
 from toolkit_installer.engines.api import DesiredFile, EngineFile, Recorded
 from toolkit_installer.engines.ownership import Ownership, is_blank, is_kept
@@ -34,7 +34,7 @@ def is_cut_off(
     edited so. `chosen` is what stood there by somebody's choice: a default. `aliases`: see `lost_sections`.
     """
     before = recorded.before
-    if before is None or not is_kept(before, recorded.written) or digests.sha256(content) in recorded.written:
+    if before is None or not is_kept(before, recorded.written) or changes.sha256(content) in recorded.written:
         return False
     from toolkit_installer.documents import toml_document  # noqa: PLC0415  # docker has no TOML
 

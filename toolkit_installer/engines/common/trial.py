@@ -10,7 +10,7 @@ import contextlib
 import os
 from collections.abc import Iterator, Sequence
 
-from toolkit_installer import patterns
+from toolkit_installer import lazy
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import DocumentError, Table, lookup, same
 from toolkit_installer.engines.containerd.sources import said
@@ -20,12 +20,12 @@ from toolkit_installer.node.programs import ProgramError, Programs
 _SECONDS = 20.0
 _INPUT = "/dev/stdin"
 _PLACES = (
-    patterns.lazy(r"\brow[ =]([0-9]{1,7})\b"),  # containerd from 2.0 on
-    patterns.lazy(r"\(([0-9]{1,7}), [0-9]{1,7}\)"),  # containerd 1.x
-    patterns.lazy(r"\bline ([0-9]{1,7})\b"),  # CRI-O
+    lazy.pattern(r"\brow[ =]([0-9]{1,7})\b"),  # containerd from 2.0 on
+    lazy.pattern(r"\(([0-9]{1,7}), [0-9]{1,7}\)"),  # containerd 1.x
+    lazy.pattern(r"\bline ([0-9]{1,7})\b"),  # CRI-O
 )
 """How the engines' binaries say on which line of what they read something is wrong."""
-_VERSION = patterns.lazy(r"\bv?([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}\S*)")
+_VERSION = lazy.pattern(r"\bv?([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}\S*)")
 _LONGEST_SHOWN = 200
 
 
@@ -36,7 +36,7 @@ def shown(words: str, content: bytes | None = None) -> str:
     line, values are hidden as in a diff.
     """
     from toolkit_installer import foreign_words  # noqa: PLC0415  # for what went wrong alone
-    from toolkit_installer.documents.hiding import mask  # noqa: PLC0415
+    from toolkit_installer.documents.masking import mask  # noqa: PLC0415
 
     masked = foreign_words.of_program(words)
     line = pointed_at(words) if content is not None else None

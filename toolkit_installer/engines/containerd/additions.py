@@ -15,7 +15,7 @@ import msgspec
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, lookup
 from toolkit_installer.engines.api import DesiredFile, DesiredState
-from toolkit_installer.engines.containerd import config, rendering, templates
+from toolkit_installer.engines.containerd import config, templates
 from toolkit_installer.engines.containerd import sources as containerd_sources
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection, Placed
@@ -132,7 +132,7 @@ class Placing:
         if self.start.version < _ON_BY_DEFAULT <= self.layout.version:
             newest = posixpath.basename(self.layout.template or "")
             self.notes.append(f"{wanted.path} is what {self.layout.name} reads next, as no {newest} is there")
-        if rendering.render(base, b"", part.plugin) is None:
+        if templates.render(base, b"", part.plugin) is None:
             why = f"has actions that only {self.layout.name} fills in: what it makes of them is not checked"
             self.notes.append(f"{wanted.path} {why}")
         self.without[self.role] = msgspec.structs.replace(wanted, target=text)

@@ -19,7 +19,7 @@ from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile,
 from toolkit_installer.engines.common import losses
 from toolkit_installer.engines.containerd import config, layouts, sources, templates
 from toolkit_installer.engines.containerd import files as containerd_files
-from toolkit_installer.engines.containerd import views as views_of
+from toolkit_installer.engines.containerd import tables as views_of
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.inspection import (
     DROP_IN,
@@ -33,13 +33,16 @@ from toolkit_installer.engines.containerd.sources import Candidate
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
     CRI_TABLES,
+    MERGES_DEEPLY,
+    READS_VERSION_3,
     RUNTIME,
     SHORT,
+    Release,
+    View,
     enable_cdi,
     runtimes_in,
     shape,
 )
-from toolkit_installer.engines.containerd.views import MERGES_DEEPLY, READS_VERSION_3, Release, View
 from toolkit_installer.engines.containerd.work import Work
 from toolkit_installer.engines.ownership import MARKER, Ownership, is_blank, revert_content
 from toolkit_installer.engines.target import Request

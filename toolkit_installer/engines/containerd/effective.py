@@ -12,15 +12,20 @@ import msgspec
 from toolkit_installer.documents import shown, toml_document
 from toolkit_installer.documents.changes import Table, lookup
 from toolkit_installer.engines.api import release_of
-from toolkit_installer.engines.containerd import views as views_of
+from toolkit_installer.engines.containerd import tables as views_of
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
     GRPC,
     IMAGES,
+    MIGRATES_EACH_FILE,
     PLUGINS,
+    READS_VERSION_3,
     RUNTIME,
     SHORT,
     VERSION,
+    Read,
+    Release,
+    View,
     disabled,
     executable,
     is_runc,
@@ -30,15 +35,7 @@ from toolkit_installer.engines.containerd.tables import (
     shape,
     table_of,
 )
-from toolkit_installer.engines.containerd.views import (
-    MIGRATES_EACH_FILE,
-    READS_VERSION_3,
-    Read,
-    Release,
-    View,
-)
-from toolkit_installer.engines.listed import Fault, ListedRuntime
-from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.engines.ownership import Fault, ListedRuntime, beneath
 from toolkit_installer.errors import located
 
 _VERSION_3 = 3

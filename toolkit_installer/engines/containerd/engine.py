@@ -29,12 +29,13 @@ from toolkit_installer.engines.api import (
     Trials,
     release_of,
 )
-from toolkit_installer.engines.common import answering, losses, reloading, serving
+from toolkit_installer.engines.common import losses, reload_method, serving
 from toolkit_installer.engines.common import trial as common_trial
-from toolkit_installer.engines.common.answering import EngineBrokenError, NoAnswerError
 from toolkit_installer.engines.common.cri import client
-from toolkit_installer.engines.containerd import config, effective, layouts, named_place, root_file, templates, trial
+from toolkit_installer.engines.common.serving import EngineBrokenError, NoAnswerError
+from toolkit_installer.engines.containerd import config, effective, layouts, named_place, templates, trial
 from toolkit_installer.engines.containerd import desired as containerd_desired
+from toolkit_installer.engines.containerd import files as root_file
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.additions import Placing
 from toolkit_installer.engines.containerd.distributions.all import layout_of
@@ -57,8 +58,17 @@ from toolkit_installer.engines.containerd.tables import (
     shape,
 )
 from toolkit_installer.engines.containerd.work import Work
-from toolkit_installer.engines.listed import CgroupSetting, Fault, ListedRuntime
-from toolkit_installer.engines.ownership import BUILT_IN, Owned, Ownership, beneath, dangling_default, default_in
+from toolkit_installer.engines.ownership import (
+    BUILT_IN,
+    CgroupSetting,
+    Fault,
+    ListedRuntime,
+    Owned,
+    Ownership,
+    beneath,
+    dangling_default,
+    default_in,
+)
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import sockets
@@ -96,7 +106,7 @@ class Containerd(Adapter[ContainerdInspection]):
             process = serving.process_of(node, self.name, socket)
             named = named_place.find_named_drop_in(node, process, target.config)
         layout = named.layout if named is not None else self._layout(node, target, socket)
-        answer = Inspection(socket, (), *answering.heard(self, node, socket, target.asked.answer_timeout))
+        answer = Inspection(socket, (), *serving.heard(self, node, socket, target.asked.answer_timeout))
         if layout is not None:
             files, path = (named.files, named.path) if named is not None else (node.files, layout.drop_in)
             found = containerd_inspection.inspect_distribution(node, target, layout, answer, files, path)
@@ -205,7 +215,7 @@ class Containerd(Adapter[ContainerdInspection]):
                 disabled=switch[1],
             )
             return Reload(ReloadMode.NONE)  # whatever it reads, it serves no handler
-        reload = reloading.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SYSTEMD)
+        reload = reload_method.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SYSTEMD)
         return msgspec.structs.replace(reload, restarts=True) if reload.mode is ReloadMode.SIGNAL else reload
 
     def dangers(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:

@@ -12,13 +12,13 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.api import EngineFile, Inspection
 from toolkit_installer.engines.common import command_line, trial
 from toolkit_installer.engines.common.serving import PROCESS_NAMES, process_of
-from toolkit_installer.engines.containerd import effective, layouts, root_file
+from toolkit_installer.engines.containerd import effective, layouts
 from toolkit_installer.engines.containerd import files as containerd_files
+from toolkit_installer.engines.containerd import files as root_file
 from toolkit_installer.engines.containerd.files import Imported, Missing
 from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.engines.containerd.sources import COMMAND, Sources
-from toolkit_installer.engines.containerd.tables import disabled
-from toolkit_installer.engines.containerd.views import Read
+from toolkit_installer.engines.containerd.tables import Read, disabled
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes

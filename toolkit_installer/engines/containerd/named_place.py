@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from toolkit_installer.engines.containerd import root_file
+from toolkit_installer.engines.containerd import files as root_file
 from toolkit_installer.engines.containerd.distributions.all import DISTRIBUTIONS, layout_of
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection
 from toolkit_installer.engines.containerd.layouts import Layout, Way

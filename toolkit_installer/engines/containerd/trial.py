@@ -11,7 +11,7 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import DocumentError, Remove, Set, Table, lookup
 from toolkit_installer.engines.api import DesiredFile, DesiredState
 from toolkit_installer.engines.common import command_line, trial
-from toolkit_installer.engines.containerd import config, files, rendering, root_file, templates
+from toolkit_installer.engines.containerd import config, files, templates
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.files import Imported
 from toolkit_installer.engines.containerd.inspection import (
@@ -22,8 +22,8 @@ from toolkit_installer.engines.containerd.inspection import (
     Placed,
 )
 from toolkit_installer.engines.containerd.layouts import TEMPLATE_ROLES, Layout, Start
-from toolkit_installer.engines.containerd.rendering import Rendered
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, IMPORTS, runtimes_in, shape
+from toolkit_installer.engines.containerd.templates import Rendered
 from toolkit_installer.engines.ownership import MARKER
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.disk.reading import Reader
@@ -45,7 +45,7 @@ def try_out(node: Node, inspection: ContainerdInspection, desired: DesiredState)
     by_role = {wanted.role: wanted for wanted in desired.files}
     root, drop_in = (by_role.get(role) or _unchanged(inspection, role) for role in (ROOT_ROLE, DROP_IN_ROLE))
     imported = [_without_and_with_us(inspection, each, by_role) for each in inspection.graph]
-    place = root_file.config_of(process, CONFIG) or root.path  # the one that was named, where it is not seen
+    place = files.config_of(process, CONFIG) or root.path  # the one that was named, where it is not seen
     old, new = (_absolute(content or b"", place) for content in (root.base, root.target))
     before, words = trial.containerd_dump(programs, binary, old)
     if before is None:
@@ -169,13 +169,13 @@ def _next_generated(
     if start.template is None or start_with_us.template is None:
         return None
     on_disk = templates.without_block(present.get(start.template, templates.BASE))
-    base = rendering.base_of(generated, on_disk, start.base)
+    base = templates.base_of(generated, on_disk, start.base)
     plugin = CRI_PLUGIN[start.base]
     return _Generated(
         start,
         start_with_us,
-        rendering.render(without.get(start.template, templates.BASE), base, plugin),
-        rendering.render(with_us.get(start_with_us.template, templates.BASE), base, plugin),
+        templates.render(without.get(start.template, templates.BASE), base, plugin),
+        templates.render(with_us.get(start_with_us.template, templates.BASE), base, plugin),
     )
 
 
@@ -258,12 +258,12 @@ def refusal(node: Node, process: Process) -> str | None:
     """Return why this containerd would not start again with what it would read now; None if nothing is known."""
     programs, binary = node.programs, process.executable
     try:
-        layout = root_file.behind(process)
+        layout = files.behind(process)
         made = _generated_next(process, layout) if layout is not None else None
         if layout is not None and made is not None:
             _refuse_generated(node, process, layout, *made)
             return None
-        given = root_file.told_config(process)
+        given = files.told_config(process)
         place = given or CONFIG
         content = read_as(process, place)
         if content is None and given is None:
@@ -289,8 +289,8 @@ def _generated_next(process: Process, layout: Layout) -> tuple[Start, Rendered] 
     if start.template is None or generated is None:
         return None
     text = texts.get(start.template, templates.BASE)
-    base = rendering.base_of(generated, templates.without_block(text), start.base)
-    rendered = rendering.render(text, base, CRI_PLUGIN[start.base])
+    base = templates.base_of(generated, templates.without_block(text), start.base)
+    rendered = templates.render(text, base, CRI_PLUGIN[start.base])
     return None if rendered is None else (start, rendered)
 
 

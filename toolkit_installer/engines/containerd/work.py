@@ -8,25 +8,23 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.api import DesiredFile, release_of
 from toolkit_installer.engines.containerd import effective
 from toolkit_installer.engines.containerd import files as containerd_files
-from toolkit_installer.engines.containerd import views as views_of
+from toolkit_installer.engines.containerd import tables as views_of
 from toolkit_installer.engines.containerd.files import Imported
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, ContainerdInspection
 from toolkit_installer.engines.containerd.tables import (
     GRPC,
-    RUNTIME,
-    SHORT,
-    VERSION,
-    disabled,
-    parse_checked,
-    plugins_in,
-)
-from toolkit_installer.engines.containerd.views import (
     MIGRATES_EACH_FILE,
     READS_VERSION_3,
     READS_VERSION_4,
+    RUNTIME,
+    SHORT,
+    VERSION,
     Read,
     Release,
     View,
+    disabled,
+    parse_checked,
+    plugins_in,
 )
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, located

@@ -2,22 +2,38 @@
 
 How CRI-O reads them (pkg/config: UpdateFromFile, UpdateFromPath; BurntSushi/toml): one file after the other, a later
 value in place of an earlier one. Tables add up, except that a runtime's table replaces that runtime whole.
+
+The OCI hook's file: what it says, and whose it is. Pure. Format: oci-hooks(5), version 1.0.0.
 """
 
 from __future__ import annotations
 
 import copy
+import json
+import posixpath
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
-from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import ABSENT, Change, Path, Set, Table, apply, lookup, same
+from toolkit_installer.documents import json_document, toml_document
+from toolkit_installer.documents.changes import ABSENT, Change, DocumentError, Path, Set, Table, apply, lookup, same
 from toolkit_installer.documents.changes import merged as merged_tables
-from toolkit_installer.engines.listed import CgroupSetting, ListedRuntime
-from toolkit_installer.engines.ownership import MARKER, Owned, Ownership, Shape, beneath, parents, record, strip
+from toolkit_installer.engines.ownership import (
+    MARKER,
+    CgroupSetting,
+    ListedRuntime,
+    Owned,
+    Ownership,
+    Shape,
+    beneath,
+    parents,
+    record,
+    revert_content,
+    strip,
+)
 from toolkit_installer.engines.target import Handler
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.toolkit.payload import HOOK
 
 RUNTIME: Path = ("crio", "runtime")
 RUNTIMES: Path = (*RUNTIME, "runtimes")
@@ -270,3 +286,47 @@ def cgroup_driver(files: Sequence[tuple[str, bytes]]) -> CgroupSetting | None:
         if isinstance(said, str):
             return CgroupSetting(said, path, toml_document.line_of(content, where))
     return CgroupSetting("systemd", files[0][0]) if files else None
+
+
+_PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def hook_content(toolkit_folder: str) -> bytes:
+    """Return the file that runs the toolkit's hook before every container starts; the hook decides what it is for."""
+    document = {
+        "version": "1.0.0",
+        "hook": {"path": posixpath.join(toolkit_folder, HOOK), "args": [HOOK, "prestart"], "env": [_PATH]},
+        "when": {"always": True, "commands": [".*"]},
+        "stages": ["prestart"],
+    }
+    return (json.dumps(document, indent=2) + "\n").encode()
+
+
+def hook_without_us(
+    present: bytes | None, before: bytes | None, written: Collection[str], toolkit_folder: str
+) -> tuple[bytes | None, tuple[str, ...]]:
+    """Return the file without us (None: no file), and what happens to somebody's edit, in words.
+
+    `before` is what stood there before us, `written` the SHA-256 of all that we wrote.
+    """
+
+    def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
+        if not _runs_ours(content, toolkit_folder):
+            return content, ()
+        # whatever else they changed in it: it runs a program that goes, and every container would fail on it
+        left = (
+            ("somebody changed the hook since; it is removed nevertheless, as it runs the toolkit's",)
+            if written
+            else ()
+        )
+        return before, left
+
+    return revert_content(present, before, written, without_ours)
+
+
+def _runs_ours(present: bytes, toolkit_folder: str) -> bool:
+    try:
+        path = lookup(json_document.parse(present), ("hook", "path"))
+    except DocumentError:
+        return False  # broken, and so not ours: we write whole files
+    return isinstance(path, str) and beneath(path, toolkit_folder)

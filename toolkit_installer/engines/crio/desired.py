@@ -14,8 +14,8 @@ from toolkit_installer.documents.changes import Change, Set, Table, lookup, same
 from toolkit_installer.engines.api import HOOK_ROLE, DesiredFile, DesiredState, EngineFile, Inspection, Live, Recorded
 from toolkit_installer.engines.common import losses
 from toolkit_installer.engines.crio import config
-from toolkit_installer.engines.crio import hook as crio_hook
-from toolkit_installer.engines.crio.live import told as told_of
+from toolkit_installer.engines.crio import config as crio_hook
+from toolkit_installer.engines.crio.places import told as told_of
 from toolkit_installer.engines.crio.sources import Sources
 from toolkit_installer.engines.ownership import MARKER, Ownership, chosen_default, revert_content
 from toolkit_installer.engines.target import Request
@@ -146,7 +146,7 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
 
     with located(file.path):
         if file.role == HOOK_ROLE:
-            base, left = crio_hook.without_us(file.content, recorded.before, recorded.written, toolkit_folder)
+            base, left = crio_hook.hook_without_us(file.content, recorded.before, recorded.written, toolkit_folder)
         else:
             base, left = revert_content(file.content, recorded.before, recorded.written, without_ours)
     return DesiredFile(file, base=base, target=base, left=left, metadata=recorded.metadata)
@@ -246,7 +246,7 @@ def _with_hook(
             hint=f"choose a name such as oci-nvidia-hook{_HOOK_ENDING}",
         )
     hook = by_role(desired, HOOK_ROLE)
-    target = crio_hook.content(request.toolkit_folder)
+    target = crio_hook.hook_content(request.toolkit_folder)
     present = hook.file.content
     with contextlib.suppress(ConfigurationError):  # the good one takes the place of one that is broken
         if present is not None and same(json_document.parse(present), json_document.parse(target)):

@@ -1,6 +1,12 @@
 """CRI-O: a drop-in beside its crio.conf, taken over by a restart through systemd; or an OCI hook, without one.
 
 desired.py has what its files are to be with us and without us.
+
+CRI-O's own binary reads the new configuration before the daemon does; nothing is written for it.
+
+`crio config` reads what the daemon would, checks it as far as that changes nothing, prints it and ends. The root file
+reaches it through its standard input, the rest through a memory file: a --config-dir that is a file is read as one.
+What it makes of the configuration without us, given the same way, tells whether it can be asked at all.
 """
 
 from __future__ import annotations
@@ -13,7 +19,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 import msgspec
 
 from toolkit_installer import log
-from toolkit_installer.documents import visible
+from toolkit_installer.documents import log_line, toml_document
+from toolkit_installer.documents.changes import DocumentError, Table
 from toolkit_installer.engines.api import (
     HOOK_ROLE,
     Adapter,
@@ -27,22 +34,27 @@ from toolkit_installer.engines.api import (
     Trials,
     release_of,
 )
-from toolkit_installer.engines.common import answering, command_line, reloading
-from toolkit_installer.engines.common.answering import NoAnswerError
+from toolkit_installer.engines.common import command_line, reload_method, serving, trial
 from toolkit_installer.engines.common.cri import client
 from toolkit_installer.engines.common.cri.client import Pod
+from toolkit_installer.engines.common.serving import NoAnswerError
+from toolkit_installer.engines.crio import config
 from toolkit_installer.engines.crio import config as crio_config
 from toolkit_installer.engines.crio import desired as crio_desired
-from toolkit_installer.engines.crio import live as crio_live
+from toolkit_installer.engines.crio import places as crio_live
 from toolkit_installer.engines.crio import places as crio_places
 from toolkit_installer.engines.crio import sources as crio_sources
-from toolkit_installer.engines.crio import trial
 from toolkit_installer.engines.crio.desired import CrioInspection
-from toolkit_installer.engines.crio.live import CrioLive
-from toolkit_installer.engines.crio.places import CONFIG, DROP_INS
+from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, CrioLive
 from toolkit_installer.engines.crio.places import Places as CrioPlaces
-from toolkit_installer.engines.listed import CgroupSetting, Fault, ListedRuntime
-from toolkit_installer.engines.ownership import Ownership, dangling_default, default_in
+from toolkit_installer.engines.ownership import (
+    CgroupSetting,
+    Fault,
+    ListedRuntime,
+    Ownership,
+    dangling_default,
+    default_in,
+)
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import sockets
@@ -50,6 +62,7 @@ from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.places import Places
 from toolkit_installer.node.processes import Process
+from toolkit_installer.node.programs import Completed, ProgramError, Programs
 from toolkit_installer.settings import ConfigMode, EngineName, EngineSettings, ReloadMode
 
 SOCKET = "/var/run/crio/crio.sock"
@@ -102,7 +115,7 @@ class Crio(Adapter[CrioInspection]):
         """Read all that CRI-O reads, and the hook's file, and ask CRI-O. Raises ConfigurationError."""
         settings = target.asked
         socket = target.socket or usual_socket(node)
-        live, silence = answering.heard(self, node, socket, settings.answer_timeout)
+        live, silence = serving.heard(self, node, socket, settings.answer_timeout)
         command_line.refuse_hidden(live.process if live is not None else None, target)
         places = crio_places.locate(node, target, live)
         hook = posixpath.join(settings.hooks_dir, settings.hook_filename)
@@ -144,7 +157,7 @@ class Crio(Adapter[CrioInspection]):
             # without files it is asked to forget what it knows of us: nothing
             if watched or not inspection.files:
                 return Reload(ReloadMode.NONE, by_itself=True)
-        decided = reloading.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SYSTEMD)
+        decided = reload_method.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SYSTEMD)
         # its gRPC server stops gracefully: with every call answered
         decided = msgspec.structs.replace(decided, ends_after_calls=decided.restarts)
         if settings.config_mode is ConfigMode.HOOK and decided.mode is ReloadMode.NONE and inspection.live is None:
@@ -167,7 +180,7 @@ class Crio(Adapter[CrioInspection]):
         before, after = (
             crio_config.runtime_part(crio_desired.effective(inspection.live, each)) for each in (bases, ordered)
         )
-        wrong = trial.wrong(node.programs, process.executable, root.base or b"", (before, after), desired)
+        wrong = trial_faults(node.programs, process.executable, root.base or b"", (before, after), desired)
         if wrong:
             from toolkit_installer import foreign_words  # noqa: PLC0415  # for what went wrong alone
 
@@ -189,7 +202,7 @@ class Crio(Adapter[CrioInspection]):
             flags = [word for flag, value in values if value for word in (flag, command_line.place(process, value))]
         except NodeError as error:
             return str(error)
-        return trial.refusal(node.programs, process.executable, flags)
+        return trial_refusal(node.programs, process.executable, flags)
 
     def dangers(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:
         """Warn of a restart that ends containers: under cgroupfs their monitors are in the unit's own cgroup.
@@ -418,4 +431,52 @@ def _pods_needing(node: Node, socket: str, handlers: Collection[str]) -> tuple[s
 
 
 def _named(pod: Pod) -> str:
-    return visible.line(f"{pod.namespace}/{pod.name}")
+    return log_line.visible_line(f"{pod.namespace}/{pod.name}")
+
+
+_SECONDS = 20.0
+
+
+def trial_faults(
+    programs: Programs, binary: str, root: bytes, drop_ins: tuple[bytes, bytes], desired: DesiredState
+) -> list[str]:
+    """Return in words what CRI-O says against a change of the drop-ins; nothing if it cannot be asked.
+
+    `drop_ins` are what they say together before the change and after it.
+    """
+    before, after = drop_ins
+    old, _ = _read(programs, binary, root, before)
+    if old is None:
+        return []
+    new, words = _read(programs, binary, root, after)
+    if new is None:
+        return [words]
+    return config.losses(old, new, desired.served, desired.default)
+
+
+def trial_refusal(programs: Programs, binary: str, flags: Sequence[str]) -> str | None:
+    """Return CRI-O's last words about its files as they are, None if it takes them or cannot be asked.
+
+    `flags` name the files, as far as they are not the usual ones.
+    """
+    try:
+        done = programs.run([binary, *flags, "config"], seconds=_SECONDS)
+    except ProgramError:
+        return None
+    return None if done.status == 0 else _last_words(done)
+
+
+def _last_words(done: Completed) -> str:
+    last = done.errors.splitlines()[-1:]  # what stands before it is the log of its reading
+    return last[0] if last else f"it ended with {done.status}"
+
+
+def _read(programs: Programs, binary: str, root: bytes, drop_in: bytes) -> tuple[Table | None, str]:
+    """Return what CRI-O makes of a root file and a drop-in; None, and its last words, if it refuses them."""
+    try:
+        with trial.memory(drop_in) as fd:
+            command = [binary, "--config", "/dev/stdin", "--config-dir", f"/proc/self/fd/{fd}", "config"]
+            done = programs.run(command, seconds=_SECONDS, given=root, keep=(fd,))
+        return (toml_document.parse(done.output), "") if done.status == 0 else (None, _last_words(done))
+    except (ProgramError, DocumentError) as error:
+        return None, str(error)

@@ -15,7 +15,7 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import DocumentError, lookup
 from toolkit_installer.engines.api import Live
 from toolkit_installer.engines.crio import config as crio_config
-from toolkit_installer.engines.crio.live import CrioLive
+from toolkit_installer.engines.crio.places import CrioLive
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.settings import EngineSettings

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 from toolkit_installer import log
 from toolkit_installer.engines.detect import evidence
 from toolkit_installer.engines.detect.evidence import Evidence, Kind
-from toolkit_installer.engines.detect.table import with_socket
+from toolkit_installer.engines.detect.unit_files import with_socket
 from toolkit_installer.engines.registry import Distribution, names, plain, usual_row
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
@@ -203,6 +203,6 @@ def _told(seen: Sequence[Evidence], row: Distribution) -> bool:
     processes = [each.process for each in seen if each.row is row and each.process is not None]
     if not processes:
         return False
-    from toolkit_installer.engines.containerd import root_file  # noqa: PLC0415  # a node without one needs none of it
+    from toolkit_installer.engines.containerd import files  # noqa: PLC0415  # a node without one needs none of it
 
-    return any(root_file.config_of(process, "") for process in processes)
+    return any(files.config_of(process, "") for process in processes)

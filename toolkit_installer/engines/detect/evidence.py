@@ -11,18 +11,12 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError
-from toolkit_installer.engines.common import answering, serving
+from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.detect import kubelet
-from toolkit_installer.engines.detect.table import (
-    TABLE,
-    UNIT_FOLDERS,
-    engine_of_socket,
-    with_marks,
-    with_socket,
-)
+from toolkit_installer.engines.detect.unit_files import TABLE, UNIT_FOLDERS, engine_of_socket, with_marks, with_socket
 from toolkit_installer.engines.registry import Distribution, usual_row
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import clock, sockets
+from toolkit_installer.node import machine, sockets
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import EngineName, EngineSettings, Settings
@@ -89,7 +83,7 @@ def of_sockets(
     With `starting`, one that is starting counts as well: what the node is must not depend on who was up first.
     """
     # one deadline for all: an engine that hangs must not make the others wait for it each time
-    deadline = clock.monotonic() + (settings.reload_timeout if starting else _ASK_SECONDS)
+    deadline = machine.monotonic() + (settings.reload_timeout if starting else _ASK_SECONDS)
     found = []
     for engine in engines:
         own = settings.asked_of(engine)
@@ -146,7 +140,7 @@ def _answer(node: Node, engine: EngineName, socket: str, deadline: float) -> Evi
             return None
         return Evidence(Kind.LIVE, rows[0], f"{rows[0].name} listens on {socket}", socket)
     try:
-        live = answering.wait(adapter_of(engine), node, socket, deadline - clock.monotonic())
+        live = serving.wait(adapter_of(engine), node, socket, deadline - machine.monotonic())
     except EngineSilentError as error:
         log.get().debug("The engine does not answer", engine=engine, socket=socket, reason=str(error))
         return None

@@ -15,15 +15,14 @@ import msgspec
 
 from toolkit_installer.engines.common import command_line, serving
 from toolkit_installer.engines.detect import unit_files
-from toolkit_installer.engines.detect.table import TABLE
-from toolkit_installer.engines.listed import CgroupSetting
+from toolkit_installer.engines.detect.unit_files import TABLE
+from toolkit_installer.engines.ownership import CgroupSetting
 from toolkit_installer.engines.registry import Distribution, plain
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import descriptors
-from toolkit_installer.node.command_lines import flag_value
 from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process, named, read_as, root_of
+from toolkit_installer.node.processes import Process, flag_value, named, read_as, root_of
 from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.settings import EngineName
 

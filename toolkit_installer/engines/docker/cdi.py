@@ -10,7 +10,7 @@ import msgspec
 
 from toolkit_installer.engines.api import Live
 from toolkit_installer.engines.common import command_line
-from toolkit_installer.engines.docker import rules
+from toolkit_installer.engines.docker import config
 from toolkit_installer.errors import ConfigurationError
 
 _FIRST = 25
@@ -30,7 +30,7 @@ class DockerLive(Live, frozen=True):
 
     def refuse_signal(self, content: bytes | None, seen: bytes | None = None) -> None:
         """Raise ConfigurationError for a default runtime that this dockerd loses at a SIGHUP, and dies of. Pure."""
-        rules.refuse_signal(content or b"", self, seen)
+        config.refuse_signal(content or b"", self, seen)
 
 
 class Wanted(msgspec.Struct, frozen=True):

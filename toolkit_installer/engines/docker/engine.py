@@ -22,14 +22,13 @@ from toolkit_installer.engines.api import (
     Reload,
     Trials,
 )
-from toolkit_installer.engines.common import answering, command_line, losses, reloading, serving
-from toolkit_installer.engines.common.answering import NoAnswerError
-from toolkit_installer.engines.common.serving import PROCESS_NAMES
+from toolkit_installer.engines.common import command_line, losses, reload_method, serving
+from toolkit_installer.engines.common.serving import PROCESS_NAMES, NoAnswerError
 from toolkit_installer.engines.docker import cdi as docker_cdi
-from toolkit_installer.engines.docker import client, kinds, rules
+from toolkit_installer.engines.docker import client, config
 from toolkit_installer.engines.docker import config as docker_config
 from toolkit_installer.engines.docker.cdi import DockerLive
-from toolkit_installer.engines.listed import CgroupSetting, Fault, ListedRuntime
+from toolkit_installer.engines.ownership import CgroupSetting, Fault, ListedRuntime
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import processes, sockets
@@ -61,11 +60,11 @@ class Docker(Adapter[Inspection]):
     def inspect(self, node: Node, target: EngineTarget) -> Inspection:
         """Read daemon.json and ask dockerd. Raises ConfigurationError."""
         socket = target.socket or SOCKET
-        live, silence = answering.heard(self, node, socket, target.asked.answer_timeout)
+        live, silence = serving.heard(self, node, socket, target.asked.answer_timeout)
         process = live.process if live is not None else None
         command_line.refuse_hidden(process, target)
         config = target.config or _told(live) or CONFIG
-        kinds.refuse(node, target, socket, config, live)
+        client.refuse(node, target, socket, config, live)
         if process is not None and (flags := docker_config.flag_conflicts(process.arguments)):
             why = "; ".join(docker_config.CONFLICTING_FLAGS[flag] for flag in flags)
             raise ConfigurationError(
@@ -97,7 +96,7 @@ class Docker(Adapter[Inspection]):
             wanted = msgspec.structs.replace(without, notes=()).holding(target, json_document.parse, ownership)
             target = wanted.target or b""
             for content in (base, target):  # what cleanup leaves is to be taken, too
-                rules.refuse(content, file.content)
+                config.refuse(content, file.content)
         paths, default = docker_config.served(target)
         served = {handler.name: paths[handler.name] for handler in request.handlers}
         low_level = ownership_of.low_level(docker_config.parse_checked(base), docker_config.SHAPE)
@@ -147,7 +146,7 @@ class Docker(Adapter[Inspection]):
 
     def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Signal, unless asked otherwise; a restart kills containers where live-restore is off."""
-        reload = reloading.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SIGNAL)
+        reload = reload_method.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SIGNAL)
         if reload.mode is ReloadMode.SYSTEMD and not settings.allow_restart:
             raise ConfigurationError(
                 "docker is restarted only with --allow-restart: running containers die unless live-restore is set",
@@ -166,9 +165,9 @@ class Docker(Adapter[Inspection]):
         if live is None or process is None or wanted.target is None:
             return
         with located(wanted.path):
-            rules.refuse_mark(wanted.target, live.version)
-            rules.refuse_conflicts(wanted.target, process.arguments, inspection.file(ROLE).content)
-        flags = rules.flags(process.arguments)
+            config.refuse_mark(wanted.target, live.version)
+            config.refuse_conflicts(wanted.target, process.arguments, inspection.file(ROLE).content)
+        flags = config.flags(process.arguments)
         words = trial.docker_refusal(node.programs, process.executable, flags, wanted.target)
         if words is not None:
             raise ConfigurationError(
@@ -187,11 +186,11 @@ class Docker(Adapter[Inspection]):
         if content is None:
             return None
         try:
-            rules.refuse(content)
-            rules.refuse_conflicts(content, process.arguments)
+            config.refuse(content)
+            config.refuse_conflicts(content, process.arguments)
         except ConfigurationError as error:
             return error.reason
-        flags = rules.flags(process.arguments)
+        flags = config.flags(process.arguments)
         return trial.docker_refusal(node.programs, process.executable, flags, content)
 
     def transitional(self, content: bytes | None) -> bytes | None:
@@ -251,9 +250,9 @@ class Docker(Adapter[Inspection]):
         try:
             with located(path):
                 docker_config.parse_checked(content)
-                rules.refuse(content)
+                config.refuse(content)
         except ConfigurationError as error:
-            return (Fault.of(error, stops=not rules.takes(content)),)
+            return (Fault.of(error, stops=not config.takes(content)),)
         return ()
 
     def try_handlers(self, node: Node, socket: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
@@ -296,7 +295,7 @@ def _told(live: Live | None) -> str | None:
     if process is None:
         return None
     rootless = isinstance(live, DockerLive) and live.rootless
-    return command_line.path(process, _CONFIG_FLAG) or (kinds.config_of(process) if rootless else None)
+    return command_line.path(process, _CONFIG_FLAG) or (client.config_of(process) if rootless else None)
 
 
 def _elsewhere(node: Node, target: EngineTarget, live: Live | None) -> str:
@@ -316,7 +315,7 @@ def _reads_instead(node: Node, live: Live, ours: str) -> str:
 
 def _trap(live: Live | None, target: bytes) -> tuple[str, ...]:
     """Return what is to be said where somebody else's signal would end dockerd once `target` stands there."""
-    default = rules.deadly_default(target, live.release) if live is not None else None
+    default = config.deadly_default(target, live.release) if live is not None else None
     if live is None or default is None:
         return ()
     note = (

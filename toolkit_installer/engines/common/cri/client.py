@@ -10,16 +10,16 @@ from typing import Any
 
 import msgspec
 
-from toolkit_installer import patterns
+from toolkit_installer import lazy
 from toolkit_installer.engines.api import Trials
-from toolkit_installer.engines.common.answering import SILENCE, NoAnswerError, place_of_socket
+from toolkit_installer.engines.common.serving import SILENCE, NoAnswerError, place_of_socket
 from toolkit_installer.node import interpreter
 from toolkit_installer.node.coprocess import Coprocess
 from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.programs import ProgramError
 
 _UNREACHABLE = "UNAVAILABLE: failed to connect to all addresses; "
-_ERROR_NUMBER = patterns.lazy(r" \(\d+\)\Z")
+_ERROR_NUMBER = lazy.pattern(r" \(\d+\)\Z")
 """What gRPC says of a socket on which nobody answers: a chain of its own layers, and the system's word at the end."""
 _START_SECONDS = 20.0
 """What the child gets for starting its interpreter on a busy node, beyond the time for the answer."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from toolkit_installer.engines.containerd.distributions.generating import Generating, Read
 from toolkit_installer.engines.containerd.distributions.k0s import K0S
 from toolkit_installer.engines.containerd.distributions.microk8s import MICROK8S
 from toolkit_installer.engines.containerd.distributions.rancher import K3S, RKE2
+from toolkit_installer.engines.containerd.layouts import Generating, Read
 
 if TYPE_CHECKING:
     from toolkit_installer.engines.containerd.layouts import Layout

@@ -8,7 +8,7 @@ from __future__ import annotations
 import posixpath
 from typing import TYPE_CHECKING
 
-from toolkit_installer.engines.containerd.distributions.generating import Generating, Read, not_made
+from toolkit_installer.engines.containerd.layouts import Generating, Read, not_made
 
 if TYPE_CHECKING:
     from toolkit_installer.engines.containerd.layouts import Layout

@@ -6,7 +6,7 @@ import posixpath
 import re
 from typing import TYPE_CHECKING
 
-from toolkit_installer.engines.containerd.distributions.generating import Generating, Read
+from toolkit_installer.engines.containerd.layouts import Generating, Read
 
 if TYPE_CHECKING:
     from toolkit_installer.engines.containerd.layouts import Layout

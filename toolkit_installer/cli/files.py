@@ -1,0 +1,221 @@
+"""Writing an answer into a new file of the installer's own file system, or to stdout where that is no terminal.
+
+The command that keeps in one file what a node shows, so that it can be planned against anywhere.
+
+The command that packs into one file what somebody needs who is to find out what is wrong with a node.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final
+
+from toolkit_installer import __version__, log
+from toolkit_installer.cli import output, show_detect, show_diagnose, show_plan, show_status
+from toolkit_installer.cli.options.table import OPTIONS
+from toolkit_installer.cli.output import OutputError
+from toolkit_installer.engines.detect import own_container
+from toolkit_installer.errors import ConfigurationError, UsageError
+from toolkit_installer.fleet import archive, record, seams
+from toolkit_installer.fleet.archive import Archive
+from toolkit_installer.fleet.masking import Hiding
+from toolkit_installer.fleet.record import Recorder
+from toolkit_installer.node import machine
+from toolkit_installer.node.node import Node
+from toolkit_installer.planning.prepare import prepare
+from toolkit_installer.receipt import trust
+from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.reporting import diagnosis, status, status_verdict, support_bundle
+from toolkit_installer.run.dry_run import Foreseen
+from toolkit_installer.settings import Settings
+
+STDOUT: Final = "-"
+_MODE: Final = 0o600
+_HINT: Final = "nothing was written; name a file that is not there yet, in a folder that is"
+
+
+def require(path: str) -> None:
+    """Raise UsageError for a path that is no new file's, or a stdout that is a terminal: before the work is done."""
+    if path == STDOUT:
+        if sys.stdout.isatty():
+            raise UsageError("the answer is no text: it is not written to a terminal", hint="name a file, or > a file")
+        return
+    if os.path.lexists(path):
+        raise UsageError(f"{path} is there already", hint=_HINT)
+    folder = os.path.dirname(path) or "."
+    if not os.path.isdir(folder):
+        raise UsageError(f"there is no folder {folder}", hint=_HINT)
+
+
+def write(path: str, content: bytes) -> None:
+    """Write the file, for nobody else to read; a symlink is not followed, and what is there is not replaced.
+
+    Raises OutputError, and BrokenPipeError if nobody reads stdout any more.
+    """
+    if path == STDOUT:
+        _all(sys.stdout.fileno(), content, "the standard output")
+        return
+    try:
+        fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE)
+    except OSError as error:
+        raise _refused(path, error) from error
+    try:
+        _all(fd, content, path)
+    except OutputError:
+        os.unlink(path)
+        raise
+    finally:
+        os.close(fd)
+
+
+def _all(fd: int, content: bytes, name: str) -> None:
+    rest = memoryview(content)
+    try:
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise _refused(name, error) from error
+
+
+def _refused(name: str, error: OSError) -> OutputError:
+    return OutputError(f"the answer cannot be written to {name}: {error.strerror}", hint="send it elsewhere")
+
+
+_KEY_BYTES = 32
+_LONGEST_KEY = 4096
+_NODE_NAME = "NODE_NAME"
+
+
+def write_capture(
+    node: Node,
+    settings: Settings,
+    path: str,
+    given: Mapping[str, Sequence[str]],
+    environment: Mapping[str, str],
+    *,
+    keep_secrets: bool,
+    key_file: str | None,
+) -> None:
+    """Write the capture to `path`, a new file of the installer's own file system, or to stdout for "-".
+
+    `given` are the texts of the options that the settings are made of, `key_file` a file with the key for stand-ins.
+    Raises UsageError, OutputError, and ConfigurationError where an engine would be started by being asked.
+    """
+    hiding = None if keep_secrets else Hiding(_key(key_file))
+    require(path)
+    recorder = Recorder()
+    with log.unheard(), record.recorded_by(recorder):
+        seams.observe(node, settings, _show)
+    for place, why in recorder.unread.items():
+        log.get().warning(
+            "A part of the node could not be captured", key="capture-part-missing", file=place, reason=why
+        )
+    answers, digests = recorder.recorded(hiding, node.root.folder)
+    known = {variable for option in OPTIONS for variable in option.variables}
+    head = Archive(
+        schema=archive.SCHEMA,
+        version=__version__,
+        node=environment.get(_NODE_NAME) or machine.name(),
+        given={name: tuple(texts) for name, texts in sorted(given.items())},
+        environment={name: value for name, value in sorted(environment.items()) if name in known},
+        root=node.root.folder,
+        programs_root=node.programs.root.folder,
+        whole=node.whole,
+        digests=digests,
+        unread=recorder.unread,
+        secrets_kept=keep_secrets,
+        answers={},
+        key="" if hiding is None else hiding.name,
+    )
+    packed = archive.packed(head, answers)
+    write(path, packed)
+    log.get().info(
+        "Wrote the capture of this node",
+        key="capture-written",
+        file=None if path == STDOUT else path,
+        bytes=len(packed),
+        answers=sum(map(len, answers.values())),
+        secrets="kept" if keep_secrets else "hidden",
+    )
+
+
+def _key(path: str | None) -> bytes:
+    """Return the key in a file, or a new one. Raises UsageError."""
+    if path is None:
+        return os.urandom(_KEY_BYTES)
+    try:
+        with open(path, "rb") as file:
+            key = file.read(_LONGEST_KEY)
+    except OSError as error:
+        raise UsageError(f"--key-file {path}: {error.strerror}") from error
+    if len(key) < _KEY_BYTES:
+        raise UsageError(
+            f"--key-file {path} has {len(key)} bytes, and a key has at least {_KEY_BYTES}",
+            hint=f"make one with `head -c {_KEY_BYTES} /dev/urandom >FILE`",
+        )
+    return key
+
+
+def _show(node: Node, settings: Settings, found: Foreseen) -> None:
+    """Make what `plan` shows: that asks the node as well."""
+    show_plan.as_value(node, settings, found.seen, found.stops)
+
+
+def write_report(node: Node, settings: Settings, looking: Settings, path: str) -> None:
+    """Write the report to `path`, a new file of the installer's own file system, or to stdout for "-".
+
+    `settings` are those that `run` would have, `looking` those of `status`. Raises UsageError, OutputError.
+    """
+    require(path)
+    store = ReceiptStore(node, settings.toolkit.install_dir)
+    gathering = support_bundle.Gathering()
+    gathering.add("status.json", support_bundle.Part.OWN, partial(_status, node, looking, store))
+    gathering.add("detect.json", support_bundle.Part.OWN, partial(_detect, node, settings, store))
+    gathering.add("diagnose.txt", support_bundle.Part.CLEAN, partial(_diagnosis, node, settings))
+    gathering.add("plan.txt", support_bundle.Part.OWN, partial(_plan, node, settings, store))
+    support_bundle.gather(node, settings, store, gathering)
+    for name, why in gathering.missing.items():
+        log.get().warning("A part of the report could not be made", key="report-part-missing", part=name, reason=why)
+    packed = support_bundle.archive(gathering.finished(), machine.now())
+    write(path, packed)
+    log.get().info(
+        "Wrote the report: look through it before you hand it on, though values that may be secret are hidden",
+        key="report-written",
+        file=None if path == STDOUT else path,
+        bytes=len(packed),
+    )
+
+
+def _status(node: Node, settings: Settings, store: ReceiptStore) -> str:
+    health = status_verdict.judged(status.look(node, settings, store, trust.load(node, store)))
+    return f"{show_status.json_text(health)}\n"
+
+
+def _detect(node: Node, settings: Settings, store: ReceiptStore) -> str:
+    _refuse_starting(node, settings, store)
+    facts, _ = show_detect.look(node, settings)
+    return f"{json.dumps(facts, indent=2)}\n"
+
+
+def _diagnosis(node: Node, settings: Settings) -> str:
+    own_container.refuse(node, settings, own_container.asked_for(settings))
+    return "".join(f"{output.plain(line)}\n" for line in show_diagnose.lines(diagnosis.diagnose(node, settings)))
+
+
+def _plan(node: Node, settings: Settings, store: ReceiptStore) -> str:
+    _refuse_starting(node, settings, store)
+    seen = prepare(trust.load(node, store), settings, node, store)
+    return "".join(f"{output.plain(line)}\n" for line in show_plan.lines(node, seen))
+
+
+def _refuse_starting(node: Node, settings: Settings, store: ReceiptStore) -> None:
+    """Raise ConfigurationError where an engine would be started by being asked."""
+    why = support_bundle.would_be_started(node, settings, trust.load_if_usable(node, store))
+    if why is not None:
+        raise ConfigurationError(why)

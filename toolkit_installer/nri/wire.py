@@ -1,0 +1,236 @@
+"""The two streams that share the connection between the engine and a plugin, taken apart and put together. Pure.
+
+A frame has a header of eight bytes: the stream, and the length of what follows, four bytes each in network order. That
+is how `pkg/net/multiplex` of github.com/containerd/nri v0.12.5 has it.
+
+The messages of ttrpc, taken out of a stream and put into one. Pure.
+
+A message has a header of ten bytes, numbers in network order: length of what follows (four), call (four), kind (one),
+flags (one). Calls are numbered by who makes them, in odd numbers. That is how `channel.go` of
+github.com/containerd/ttrpc v1.2.10 has it. Streaming calls, which it has too, no plugin is asked by.
+
+What is said between the engine and the plugin, as values and as protobuf's bytes. Pure.
+
+nri_pb2.py is made of nri.proto: `make stubs` does that anew.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple, TypeVar
+
+from google.protobuf.message import DecodeError, Message
+
+from toolkit_installer.nri import nri_pb2
+from toolkit_installer.nri.decision import Asked
+
+PLUGIN = 1
+"""The stream on which the engine asks the plugin."""
+RUNTIME = 2
+"""The stream on which the plugin asks the engine."""
+LARGEST = 10 + (4 << 20)
+"""Bytes in a frame: the largest message of ttrpc with its header. A longer one cannot be meant."""
+
+_FRAME_HEADER = struct.Struct(">II")
+_SENT = 4096
+"""Bytes in a frame of ours. The engine's reader has a buffer of that size, and gives up at a frame that is longer than
+what it happens to read into (`conn.Read` there, ENOMEM; `bufio.NewReader` in ttrpc v1.2.10)."""
+
+
+class ProtocolError(Exception):
+    """The other side does not speak the protocol; the connection is of no use any more."""
+
+
+class Frames:
+    """Takes what arrives apart. Whatever comes, it keeps a header at most, seven bytes."""
+
+    def __init__(self) -> None:
+        self._header = b""
+        self._stream = 0
+        self._missing = 0
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Yield what belongs to which stream, in the order in which it came; a frame may come in pieces.
+
+        Raises ProtocolError: a frame would be longer than any that is sent.
+        """
+        rest = memoryview(data)
+        while rest:
+            if not self._missing:
+                wanted = _FRAME_HEADER.size - len(self._header)
+                self._header += bytes(rest[:wanted])
+                rest = rest[wanted:]
+                if len(self._header) < _FRAME_HEADER.size:
+                    return
+                self._stream, self._missing = _FRAME_HEADER.unpack(self._header)
+                self._header = b""
+                if self._missing > LARGEST:
+                    raise ProtocolError(f"a frame of {self._missing} bytes is announced, {LARGEST} are the most")
+                continue
+            piece = bytes(rest[: self._missing])
+            rest = rest[len(piece) :]
+            self._missing -= len(piece)
+            yield self._stream, piece
+
+
+def framed(stream: int, data: bytes) -> bytes:
+    """Return the frames that carry `data` in a stream."""
+    pieces = (data[start : start + _SENT] for start in range(0, len(data), _SENT))
+    return b"".join(_FRAME_HEADER.pack(stream, len(piece)) + piece for piece in pieces)
+
+
+LIMIT = 4 << 20
+"""Bytes in a message, without its header."""
+
+_MESSAGE_HEADER = struct.Struct(">IIBB")
+
+
+class Kind(enum.IntEnum):
+    """The kinds of messages that a plugin knows; others are left alone, as the protocol may get more."""
+
+    REQUEST = 1
+    RESPONSE = 2
+
+
+class TtrpcMessage(NamedTuple):
+    """One message: the number of its call, its kind, and a Request or Response of nri.proto as bytes."""
+
+    call: int
+    kind: int
+    body: bytes
+
+
+class Messages:
+    """Takes messages out of a stream. It keeps one message at most, and no more of it than has come."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[TtrpcMessage]:
+        """Yield the messages that are whole. Raises ProtocolError: one would be too long."""
+        self._held += data
+        while len(self._held) >= _MESSAGE_HEADER.size:
+            length, call, kind, _flags = _MESSAGE_HEADER.unpack_from(self._held)
+            if length > LIMIT:
+                raise ProtocolError(f"a message of {length} bytes is announced, {LIMIT} are the most")
+            end = _MESSAGE_HEADER.size + length
+            if len(self._held) < end:
+                return
+            body = bytes(self._held[_MESSAGE_HEADER.size : end])
+            del self._held[:end]
+            yield TtrpcMessage(call, kind, body)
+
+
+def packed(message: TtrpcMessage) -> bytes:
+    """Return a message as it is sent. Raises ProtocolError: it is too long."""
+    if len(message.body) > LIMIT:
+        raise ProtocolError(f"a message of {len(message.body)} bytes cannot be sent, {LIMIT} are the most")
+    return _MESSAGE_HEADER.pack(len(message.body), message.call, message.kind, 0) + message.body
+
+
+PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
+RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
+
+OK, INVALID_ARGUMENT, PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED = 0, 3, 7, 9, 12
+"""gRPC's codes, which ttrpc has too."""
+
+_CREATE_CONTAINER = 1 << 3
+"""The bit of the event CREATE_CONTAINER, which is number 4, in what a plugin wants to be asked about."""
+
+_Kind = TypeVar("_Kind", bound=Message)
+
+
+class MalformedError(Exception):
+    """Bytes that are no such message."""
+
+
+class Request(NamedTuple):
+    """A call: which method of which service, and its message as bytes."""
+
+    service: str
+    method: str
+    payload: bytes
+
+
+class Engine(NamedTuple):
+    """What the engine calls itself."""
+
+    name: str
+    version: str
+
+
+def request(data: bytes) -> Request:
+    """Read a call. Raises MalformedError."""
+    message = _read(data, nri_pb2.Request())
+    return Request(message.service, message.method, message.payload)
+
+
+def registration(name: str, index: int) -> bytes:
+    """Return the call by which a plugin registers; `index` is its place among the plugins, 0 to 99."""
+    payload = nri_pb2.RegisterPluginRequest(plugin_name=name, plugin_idx=f"{index:02}").SerializeToString()
+    call = nri_pb2.Request(service=RUNTIME_SERVICE, method="RegisterPlugin", payload=payload)
+    return call.SerializeToString()
+
+
+def failure(data: bytes) -> str | None:
+    """Return what an answer says that went wrong, None: nothing. Raises MalformedError."""
+    message = _read(data, nri_pb2.Response())
+    if message.status.code == OK:
+        return None
+    return message.status.message or f"code {message.status.code}"
+
+
+def answer(payload: bytes = b"") -> bytes:
+    """Return an answer with a message."""
+    return nri_pb2.Response(payload=payload).SerializeToString()
+
+
+def error(code: int, reason: str) -> bytes:
+    """Return an answer that says what went wrong."""
+    return nri_pb2.Response(status=nri_pb2.Status(code=code, message=reason)).SerializeToString()
+
+
+def engine(payload: bytes) -> Engine:
+    """Read Configure. Raises MalformedError."""
+    message = _read(payload, nri_pb2.ConfigureRequest())
+    return Engine(message.runtime_name, message.runtime_version)
+
+
+def subscription() -> bytes:
+    """Return the answer to Configure: to be asked about each container that is created, and of nothing else."""
+    return nri_pb2.ConfigureResponse(events=_CREATE_CONTAINER).SerializeToString()
+
+
+def synchronized(payload: bytes) -> tuple[bytes, bool]:
+    """Return the answer to Synchronize, and whether it was the last part of what is told. Raises MalformedError.
+
+    An engine with many containers tells them in parts, and wants to hear for each that it may go on.
+    """
+    message = _read(payload, nri_pb2.SynchronizeRequest())
+    return nri_pb2.SynchronizeResponse(more=message.more).SerializeToString(), not message.more
+
+
+def asked(payload: bytes) -> Asked:
+    """Read CreateContainer. Raises MalformedError."""
+    message = _read(payload, nri_pb2.CreateContainerRequest())
+    pod = message.pod
+    return Asked(pod.namespace, pod.name, message.container.name, dict(pod.annotations))
+
+
+def adjustment(devices: tuple[str, ...]) -> bytes:
+    """Return the answer to CreateContainer: the container gets these devices, and is else as it was to be."""
+    named = [nri_pb2.CDIDevice(name=device) for device in devices]
+    return nri_pb2.CreateContainerResponse(
+        adjust=nri_pb2.ContainerAdjustment(cdi_devices=named) if named else None
+    ).SerializeToString()
+
+
+def _read(data: bytes, message: _Kind) -> _Kind:
+    """Fill a message. Raises MalformedError."""
+    try:
+        message.ParseFromString(data)
+    except DecodeError as wrong:
+        raise MalformedError(f"it is no {message.DESCRIPTOR.name}") from wrong
+    return message
