@@ -23,7 +23,7 @@ import rpmfile
 from debian import debfile
 
 from toolkit_installer.errors import PayloadError
-from toolkit_installer.node.disk.reading import Tree
+from toolkit_installer.node.reading import Tree
 from toolkit_installer.toolkit import payload
 
 KINDS = ("deb", "rpm")

@@ -19,7 +19,7 @@ from tests.support import quick, warm_start
 from tests.support.reports import cluster_table, compatibility
 from tests.support.reports.cluster_table import Scenario
 from tests.support.reports.compatibility import Result
-from toolkit_installer.node import heard
+from toolkit_installer.node import reading
 
 # A slow machine is no failure: nothing here depends on the clock.
 settings.register_profile("project", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -39,7 +39,7 @@ def _real_start(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _nothing_read_yet() -> None:
     """Have no test hide values in words because another one has read them."""
-    for known in (heard.files, heard.commands, heard.variables):
+    for known in (reading.files, reading.commands, reading.variables):
         known.clear()
 
 

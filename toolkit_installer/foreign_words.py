@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from toolkit_installer.documents import masking
-from toolkit_installer.node import heard
+from toolkit_installer.node import reading
 from toolkit_installer.settings import Program
 
 _OWN = ("/.toolkit-installer/receipt.json", "/.config/nvidia-container-runtime/config.toml")
@@ -53,12 +53,12 @@ def _is_of_this_program(words: Sequence[str]) -> bool:
 def _learnt() -> masking.Hiding:
     """Return what is hidden from people, with all that was read by now."""
     heard_now: dict[tuple[str, str | int], Any] = {
-        ("file", path): content for path, content in tuple(heard.files.items()) if not path.endswith(_OWN)
+        ("file", path): content for path, content in tuple(reading.files.items()) if not path.endswith(_OWN)
     }
-    commands = {pid: words for pid, words in tuple(heard.commands.items()) if not _is_of_this_program(words)}
-    own = heard.commands.keys() - commands.keys()
+    commands = {pid: words for pid, words in tuple(reading.commands.items()) if not _is_of_this_program(words)}
+    own = reading.commands.keys() - commands.keys()
     heard_now |= {("command", pid): words for pid, words in commands.items()}
-    heard_now |= {("variables", pid): each for pid, each in tuple(heard.variables.items()) if pid not in own}
+    heard_now |= {("variables", pid): each for pid, each in tuple(reading.variables.items()) if pid not in own}
     before = _Learnt.read
     if before is None or any(heard_now.get(key) != value for key, value in before.items()):
         before, _Learnt.people = {}, masking.Hiding()

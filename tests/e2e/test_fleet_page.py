@@ -11,9 +11,8 @@ import pytest
 
 from tests.support import browser
 from tests.support.browser import Browser
-from toolkit_installer.fleet import page
-from toolkit_installer.fleet.forecast import OUTCOMES
-from toolkit_installer.fleet.page import Change, Row
+from toolkit_installer.fleet import forecast
+from toolkit_installer.fleet.forecast import OUTCOMES, Change, Row
 
 HOSTILE = '</script><script>document.title = "obeyed"</script><img src=x onerror="document.title = \'obeyed\'">'
 CHANGES = (
@@ -44,7 +43,7 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     made = tmp_path / "page.html"
-    made.write_text(page.page("Many nodes", "Planned.", OUTCOMES, [row(each) for each in range(MANY)], CHANGES))
+    made.write_text(forecast.page("Many nodes", "Planned.", OUTCOMES, [row(each) for each in range(MANY)], CHANGES))
     return made
 
 

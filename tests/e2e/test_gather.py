@@ -15,7 +15,7 @@ import pytest
 from tests.support import payloads
 from tests.support.built.installer_image import PROJECT
 from tests.support.payloads import Generation, Package
-from toolkit_installer.node.disk.reading import Tree
+from toolkit_installer.node.reading import Tree
 from toolkit_installer.toolkit import payload as payload_of
 
 PARTS = {

@@ -17,7 +17,7 @@ import pytest
 
 from tests.node.engines import cri_socket
 from tests.support.fake_node import CONFIG_TOML, FakeNode
-from toolkit_installer.engines.common.cri import client
+from toolkit_installer.engines.common import cri
 from toolkit_installer.node.coprocess import Coprocess
 
 SECONDS = 20.0
@@ -33,7 +33,7 @@ print("", *loaded, sep="\\n")
 UNUSED = {
     *("asyncio", "grpc.aio", "inspect", "ssl"),
     *("google.protobuf.internal.python_message", "google.protobuf.text_format"),
-    "toolkit_installer.engines.common.cri.ask",
+    "toolkit_installer.engines.common.cri_child",
 }
 
 
@@ -45,7 +45,7 @@ def question(place: Path, what: str = "status", seconds: float = SECONDS) -> byt
 @pytest.fixture
 def child() -> Iterator[Coprocess]:
     """The program's own, as no test has one forked."""
-    started = Coprocess(client._CHILD._start.command)
+    started = Coprocess(cri._CHILD._start.command)
     yield started
     started.end()
 

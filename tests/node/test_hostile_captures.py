@@ -19,8 +19,8 @@ from tests.support.capture_mutations import FAILED, closed, opened
 from toolkit_installer.cli import commands
 from toolkit_installer.settings import Program
 
-READER = "node.disk.reading.Reader"
-CANONICAL = "node.disk.root.Root.canonical"
+READER = "node.reading.Reader"
+CANONICAL = "node.root.Root.canonical"
 DOCKER = "engines.docker.client.info"
 LOOP = ["NodeError", "cannot follow its symlinks: Too many levels of symbolic links", "/etc/docker", None, None, 40]
 

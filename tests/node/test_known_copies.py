@@ -18,8 +18,8 @@ from tests.node.sweeps import trees
 from tests.node.sweeps.trees import stamp_of
 from tests.support import payloads
 from tests.support.fake_node import NOTHING_TO_DO, STORE, TOOLKIT, FakeNode
-from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.reading import Reader
 from toolkit_installer.receipt import trust
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.reporting import status

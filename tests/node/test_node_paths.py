@@ -189,7 +189,7 @@ def test_an_older_receipt_gets_the_nodes_paths_from_its_writers_container(instal
 CONNECTS = """\
 import socket, sys
 from toolkit_installer.engines.common.serving import place_of_socket
-from toolkit_installer.node.disk.root import Root
+from toolkit_installer.node.root import Root
 from toolkit_installer.node.sockets import reachable
 
 path = "/proc/1/root" + sys.argv[1]

@@ -20,9 +20,9 @@ import pytest
 from tests.node.faults import Fault, Plan, _child, run
 from tests.support.fake_node import FakeNode
 from toolkit_installer import log
+from toolkit_installer.applying.files import Progress
 from toolkit_installer.applying.reload import Patience
-from toolkit_installer.applying.toolkit_files import Progress
-from toolkit_installer.node import running
+from toolkit_installer.node import programs
 from toolkit_installer.settings import LogFormat
 
 TOTAL = 600_000_000
@@ -181,11 +181,11 @@ def test_elsewhere_a_line_comes_every_five_seconds(clock: Clock, capsys: pytest.
 
 def test_the_time_goes_on_while_a_program_of_the_node_runs() -> None:
     ticks: list[None] = []
-    with running.telling(lambda: ticks.append(None)):
-        running.run(["/bin/sleep", "0.7"], seconds=10)
+    with programs.telling(lambda: ticks.append(None)):
+        programs.run(["/bin/sleep", "0.7"], seconds=10)
     assert ticks
     number = len(ticks)
-    running.run(["/bin/sleep", "0.5"], seconds=10)
+    programs.run(["/bin/sleep", "0.5"], seconds=10)
     assert len(ticks) == number
 
 

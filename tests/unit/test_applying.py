@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolkit_installer.applying import record, toolkit_files
+from toolkit_installer.applying import files, record
 from toolkit_installer.applying.apply import Applier
 from toolkit_installer.applying.reload import NotServedError
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError, InstallerError
-from toolkit_installer.node.disk.files import ChangedMeanwhileError
-from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.files import ChangedMeanwhileError
+from toolkit_installer.node.root import NodeError
 from toolkit_installer.planning import files_naming, toolkit_users
 from toolkit_installer.receipt.schema import Copy, Receipt, State
 
@@ -83,9 +83,7 @@ def applier(played: Played, monkeypatch: pytest.MonkeyPatch) -> Applier:
 
     monkeypatch.setattr(made, "_change", change)
     monkeypatch.setattr(record, "settled", settled)
-    monkeypatch.setattr(
-        toolkit_files, "remove", lambda _node, folder, name: played.done.append(f"removed {folder}/{name}")
-    )
+    monkeypatch.setattr(files, "remove", lambda _node, folder, name: played.done.append(f"removed {folder}/{name}"))
     return made
 
 
@@ -196,8 +194,8 @@ def test_without_an_old_record_what_is_new_goes_unless_somebody_needs_it(
 ) -> None:
     played.there = None
     gone: list[tuple[str, ...]] = []
-    monkeypatch.setattr(toolkit_files, "remove_all", lambda _node, receipt: gone.append(receipt.toolkit_files))
-    monkeypatch.setattr(toolkit_files, "remove_folders", lambda *_: played.done.append("folders"))
+    monkeypatch.setattr(files, "remove_all", lambda _node, receipt: gone.append(receipt.toolkit_files))
+    monkeypatch.setattr(files, "remove_folders", lambda *_: played.done.append("folders"))
     monkeypatch.setattr(files_naming, "known_files", lambda _receipt: ())
     found = [SimpleNamespace(file=Path("/etc/x"), line=7)] if named else []
     monkeypatch.setattr(files_naming, "naming", lambda *_, **_known: found)

@@ -24,8 +24,8 @@ NOT_AMID_A_CHANGE = {
 OF_A_RUN = ("kubernetes.client", "reporting.metrics", "waiting.plugin")
 """What a run has imported by then where it asks the cluster, tells of itself, and serves the plugin."""
 OF_CHILDREN = {
-    *(f"toolkit_installer.engines.common.cri.{name}" for name in ("ask", "canary", "runtime_pb2")),
-    "toolkit_installer.waiting.plugin_process",
+    f"toolkit_installer.{name}"
+    for name in ("engines.common.cri_child", "engines.common.cri_pb2", "waiting.plugin_process")
 }
 LIST_MODULES = """
 import sys
@@ -136,7 +136,7 @@ def test_what_dockerd_alone_is_asked_with_is_left_out_where_dockerd_is_not_asked
     left_out = {name for name in whole - of_containerd if name.startswith("toolkit_installer.")}
     engines = ("toolkit_installer.engines.crio.", "toolkit_installer.engines.docker.")
     assert {name for name in left_out if not f"{name}.".startswith(engines)} == {
-        f"toolkit_installer.documents.json_{name}" for name in ("document", "edit", "errors", "scan")
+        f"toolkit_installer.documents.json_{name}" for name in ("document", "text")
     }
 
 
@@ -145,11 +145,11 @@ def test_what_speaks_to_the_cluster_is_left_out_where_the_run_has_not_begun_with
     left_out = {name for name in of_a_pod - alone if name.startswith("toolkit_installer.")}
     assert {"toolkit_installer.kubernetes.wanted", "toolkit_installer.reporting.metrics"} <= left_out
     # none of it is imported by anything else but by what makes it when the run begins, which is never left out
-    makes_it = {f"toolkit_installer.{name}" for name in ("run.leave", "reporting.telling", "run.watches")}
+    makes_it = {f"toolkit_installer.{name}" for name in ("run.instance", "reporting.telling", "run.watches")}
     for name, imported in own_imports().items():
         if name not in left_out | makes_it | OF_CHILDREN | preload.OF_OTHER_COMMANDS:
             assert not imported & left_out, name
-    for name in makes_it - {"toolkit_installer.run.leave"}:
+    for name in makes_it - {"toolkit_installer.run.instance"}:
         for function in ast.walk(trees()[name]):
             if isinstance(function, ast.FunctionDef) and set(all_imported(function)) & left_out:
                 assert function.name == "__init__", name

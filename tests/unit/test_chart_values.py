@@ -14,7 +14,7 @@ from tests.support import chart, manifests
 from tests.support.chart import CHART, ChartError, changes
 from toolkit_installer.cli.options.model import engine_of
 from toolkit_installer.cli.options.table import OPTIONS
-from toolkit_installer.kubernetes import scheduling
+from toolkit_installer.kubernetes import verdicts
 
 pytestmark = pytest.mark.usefixtures("kustomize", "helm")
 TEXT = (CHART / "values.yaml").read_text()
@@ -364,7 +364,7 @@ def test_a_startup_taint_that_keeps_the_pods_away_is_refused(taint: str, tolerat
             chart.rendered(*given, "--set-json", f"tolerations={tolerations}")
         found = {"spec": {"template": {"spec": {"containers": [{}], "tolerations": json.loads(tolerations)}}}}
     key, value, effect = re.fullmatch("([^=:]+)=?([^:]*):(.+)", taint).groups()  # type: ignore[union-attr]  # it does
-    assert scheduling.tolerates(found, {"key": key, "value": value, "effect": effect}) is tolerated
+    assert verdicts.tolerates(found, {"key": key, "value": value, "effect": effect}) is tolerated
 
 
 @pytest.mark.parametrize(

@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.engines.detect import decide, evidence, kubelet
-from toolkit_installer.engines.detect.decide import choose
-from toolkit_installer.engines.detect.evidence import Evidence, Kind
+from toolkit_installer.engines.detect import decide, kubelet
+from toolkit_installer.engines.detect.decide import Evidence, Kind, choose
 from toolkit_installer.engines.detect.unit_files import BY_NAME, TABLE, engine_of_socket, with_marks, with_socket
-from toolkit_installer.engines.registry import names, plain, usual_row
-from toolkit_installer.engines.target import EngineTarget
+from toolkit_installer.engines.registry import EngineTarget, names, plain, usual_row
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, inspect_process
@@ -57,7 +55,7 @@ def test_the_strongest_kind_decides_and_docker_outweighs_the_containerd_that_it_
 
 @pytest.mark.parametrize("engine", names())
 def test_an_engine_that_has_no_socket_yet_is_asked_where_it_will_have_one(node: Node, engine: EngineName) -> None:
-    assert usual_row(engine).socket in evidence._sockets(node, engine, EngineSettings())
+    assert usual_row(engine).socket in decide._sockets(node, engine, EngineSettings())
 
 
 def started(*arguments: str) -> Process:

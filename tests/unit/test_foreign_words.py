@@ -9,17 +9,17 @@ import pytest
 
 from toolkit_installer import foreign_words
 from toolkit_installer.documents.masking import MASK, Hiding
-from toolkit_installer.node import heard
+from toolkit_installer.node import reading
 
 SECRET = "Xq7vResQ"  # noqa: S105
 
 
 @pytest.fixture(autouse=True)
 def _nothing_was_read_before() -> Iterator[None]:
-    for known in (heard.files, heard.commands, heard.variables):
+    for known in (reading.files, reading.commands, reading.variables):
         known.clear()
     yield
-    for known in (heard.files, heard.commands, heard.variables):
+    for known in (reading.files, reading.commands, reading.variables):
         known.clear()
 
 
@@ -29,19 +29,19 @@ def _said() -> set[str]:
 
 def test_a_value_of_a_large_file_is_hidden() -> None:
     lines = "".join(f'key{number} = "{number} of many"\n' for number in range(30_000))
-    heard.file("/etc/containerd/config.toml", f'{lines}token = "{SECRET}"\n'.encode())
+    reading.file("/etc/containerd/config.toml", f'{lines}token = "{SECRET}"\n'.encode())
     assert _said() == {f"bad {MASK} here"}
 
 
 def test_a_value_is_hidden_however_many_files_and_processes_come_after_it() -> None:
-    heard.file("/etc/containerd/config.toml", f'token = "{SECRET}"\n'.encode())
+    reading.file("/etc/containerd/config.toml", f'token = "{SECRET}"\n'.encode())
     for number in range(500):
-        heard.file(f"/etc/containerd/conf.d/{number}.toml", b"version = 3\n")
+        reading.file(f"/etc/containerd/conf.d/{number}.toml", b"version = 3\n")
     assert _said() == {f"bad {MASK} here"}
-    heard.files.clear()
-    heard.command(1, ("dockerd", "--log-opt", f"splunk-token={SECRET}"))
+    reading.files.clear()
+    reading.command(1, ("dockerd", "--log-opt", f"splunk-token={SECRET}"))
     for number in range(500):
-        heard.command(number + 2, ("containerd-shim-runc-v2", "-id", str(number)))
+        reading.command(number + 2, ("containerd-shim-runc-v2", "-id", str(number)))
     assert _said() == {f"bad {MASK} here"}
 
 
@@ -55,26 +55,26 @@ def test_a_value_is_hidden_however_many_files_and_processes_come_after_it() -> N
 )
 def test_the_words_of_our_own_runs_are_no_secrets(words: tuple[str, ...]) -> None:
     said = "`kubectl -n gpu exec pod7x -- toolkit-installer refresh` puts it right; --cleanup never"
-    heard.command(7, words)
-    heard.environment(7, {"DAEMONSET_NAME": "toolkit-installer", "HOSTNAME": "pod7x", "CLEANUP": "never"})
+    reading.command(7, words)
+    reading.environment(7, {"DAEMONSET_NAME": "toolkit-installer", "HOSTNAME": "pod7x", "CLEANUP": "never"})
     assert foreign_words.own(said) == said
     assert foreign_words.of_program(said) == said
 
 
 def test_files_are_forgotten_once_they_are_more_than_memory_is_for() -> None:
     for number in range(20):
-        heard.file(f"/{number}", b"x" * 1_000_000)
-    assert 1_000_000 <= sum(map(len, heard.files.values())) <= 2_100_000
-    assert "/19" in heard.files
+        reading.file(f"/{number}", b"x" * 1_000_000)
+    assert 1_000_000 <= sum(map(len, reading.files.values())) <= 2_100_000
+    assert "/19" in reading.files
 
 
 def test_what_is_read_later_is_hidden_and_what_is_gone_is_not() -> None:
     assert _said() == {f"bad {SECRET} here"}
-    heard.file("/a", f'token = "{SECRET}"'.encode())
+    reading.file("/a", f'token = "{SECRET}"'.encode())
     assert _said() == {f"bad {MASK} here"}
-    heard.environment(1, {"TOKEN": "another8value"})
+    reading.environment(1, {"TOKEN": "another8value"})
     assert foreign_words.of_program(f"{SECRET} another8value") == f"{MASK} {MASK}"
-    heard.file("/a", b'token = "other8"')
+    reading.file("/a", b'token = "other8"')
     assert _said() == {f"bad {SECRET} here"}
 
 
@@ -87,10 +87,10 @@ def test_no_text_is_read_again_for_each_line_of_a_log(monkeypatch: pytest.Monkey
         return whole(hiding, content)
 
     monkeypatch.setattr(Hiding, "content", noted)
-    heard.file("/a", b"a = 1")
+    reading.file("/a", b"a = 1")
     for _ in range(5):
         _said()
-    heard.file("/b", b"b = 1")
+    reading.file("/b", b"b = 1")
     _said()
     assert read == [b"a = 1", b"b = 1"]
 

@@ -26,7 +26,7 @@ from toolkit_installer.settings import Program
 PACKAGE = pathlib.Path(output.__file__).parents[1]
 HOSTILE = "a\x1b[2J\n\x9b31m\r\u202eb\t\udcff\ud800\x7f"
 SHOWN = r"a\x1b[2J\n\x9b31m\r\u202eb\t\xff\ud800\x7f"
-OTHER_PROGRAMS = {PACKAGE / "engines/common/cri/ask.py", PACKAGE / "node/interpreter.py"}
+OTHER_PROGRAMS = {PACKAGE / "engines/common/cri_child.py", PACKAGE / "node/interpreter.py"}
 """One whose answer the installer reads, and one that speaks only where nothing of the package can be imported."""
 PRINTING = {"print", "echo", "secho", "print_exception", "print_exc", "writelines", "pprint"}
 

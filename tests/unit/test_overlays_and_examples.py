@@ -17,7 +17,7 @@ from tests.support import manifests
 from tests.support.manifests import daemon_set, environment, flat, node, one, pod, settings
 from toolkit_installer import __version__
 from toolkit_installer.kubernetes.node_state import LABELS, READY_IN
-from toolkit_installer.kubernetes.scheduling import refusal, tolerates
+from toolkit_installer.kubernetes.verdicts import scheduling_obstacle, tolerates
 from toolkit_installer.settings import CONDITION, Cleanup, NriSettings
 
 PRESENT = "nvidia.com/gpu.present"
@@ -56,8 +56,8 @@ def test_gpu_labels_asks_for_the_label_of_pods_and_of_runtime_classes_and_change
         ),
     }
     assert changes("overlays/gpu-labels") == dict.fromkeys(places, (None, "true"))
-    assert refusal(daemon_set("overlays/gpu-labels"), node()) is not None
-    assert refusal(daemon_set("overlays/gpu-labels"), node(**{PRESENT: "true"})) is None
+    assert scheduling_obstacle(daemon_set("overlays/gpu-labels"), node()) is not None
+    assert scheduling_obstacle(daemon_set("overlays/gpu-labels"), node(**{PRESENT: "true"})) is None
 
 
 def test_default_runtime_makes_nvidia_the_default_and_changes_nothing_else() -> None:

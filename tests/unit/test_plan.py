@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Inspection, Live, Reload
-from toolkit_installer.node.disk.reading import Found, Identity, Metadata
+from toolkit_installer.node.reading import Found, Identity, Metadata
 from toolkit_installer.planning import plan
-from toolkit_installer.planning.toolkit_state import Installed
+from toolkit_installer.planning.installed import Installed
 from toolkit_installer.receipt.schema import Before, EngineRecord, FileRecord
 from toolkit_installer.settings import EngineName, ReloadMode
 from toolkit_installer.toolkit.layout import ToolkitFile

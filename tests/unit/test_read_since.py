@@ -8,8 +8,8 @@ import msgspec
 import pytest
 
 from toolkit_installer.engines.api import EngineFile, Inspection, Live
-from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.node.processes import Process
+from toolkit_installer.node.reading import Found, Identity, Metadata
 from toolkit_installer.planning.observe import read_since
 from toolkit_installer.receipt.schema import EngineRecord
 from toolkit_installer.settings import EngineName

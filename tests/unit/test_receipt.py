@@ -18,8 +18,8 @@ from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import DesiredFile, EngineFile
 from toolkit_installer.engines.ownership import Owned, Ownership
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.reading import Found, Identity, Metadata
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt import schema as receipt
 from toolkit_installer.receipt.schema import Before, Content, Copy, EngineRecord, FileRecord, OwnedKey, Receipt, State

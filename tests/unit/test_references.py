@@ -21,9 +21,9 @@ from tests.unit.started import Started
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.common import serving
 from toolkit_installer.node import processes
-from toolkit_installer.node.disk.reading import Reader
-from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.reading import Reader
+from toolkit_installer.node.root import NodeError
 from toolkit_installer.planning import toolkit_users
 from toolkit_installer.settings import EngineName
 

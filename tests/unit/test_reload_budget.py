@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.applying.reload_budget import ReloadBudget, Reloads, recent, refusal, refusal_of_any, remembered
+from toolkit_installer.applying.reload_gate import ReloadBudget, Reloads, recent, refusal, refusal_of_any, remembered
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import terminal
 from toolkit_installer.node.calls import SystemCalls
-from toolkit_installer.node.disk.files import Files
-from toolkit_installer.node.disk.root import Root
+from toolkit_installer.node.files import Files
+from toolkit_installer.node.root import Root
 
 BUDGET = (3, 600.0)
 

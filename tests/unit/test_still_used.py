@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.node.disk.reading import Reader
-from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.reading import Reader
+from toolkit_installer.node.root import NodeError
 from toolkit_installer.planning import files_naming
 from toolkit_installer.planning.files_naming import Naming
 

@@ -18,7 +18,7 @@ from toolkit_installer.applying.reload import NotServedError, Patience, Switch, 
 from toolkit_installer.engines.api import DesiredFile, Engine, EngineFile, EngineSilentError, Inspection, Live, Reload
 from toolkit_installer.engines.common.serving import EngineBrokenError
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.disk.files import ChangedMeanwhileError
+from toolkit_installer.node.files import ChangedMeanwhileError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, ProcessGoneError, inspect_process
 from toolkit_installer.node.programs import ProgramError

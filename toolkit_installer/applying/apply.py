@@ -8,27 +8,25 @@ from collections.abc import Collection
 import msgspec
 
 from toolkit_installer import log
-from toolkit_installer.applying import canary, impact, record, toolkit_files
+from toolkit_installer.applying import canary, files, impact, record
 from toolkit_installer.applying.record import Recorder
 from toolkit_installer.applying.reload import NotServedError, Switch, Switcher
-from toolkit_installer.applying.reload_budget import ReloadBudget
-from toolkit_installer.applying.reload_gate import ReloadGate, ReloadPendingError
+from toolkit_installer.applying.reload_gate import ReloadBudget, ReloadGate, ReloadPendingError
 from toolkit_installer.driver import cdi
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import Live
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
 from toolkit_installer.node import signals
-from toolkit_installer.node.disk.files import ChangedMeanwhileError
-from toolkit_installer.node.disk.reading import Tree
-from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node.files import ChangedMeanwhileError
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.reading import Tree
+from toolkit_installer.node.root import NodeError
 from toolkit_installer.node.signals import Attention, Stopped
 from toolkit_installer.planning import files_naming, plan, toolkit_users
-from toolkit_installer.planning.cdi_files import SpecificationWork
+from toolkit_installer.planning.installed import Copies, SpecificationWork
 from toolkit_installer.planning.plan import EngineWork
 from toolkit_installer.planning.prepare import Prepared, prepare
-from toolkit_installer.planning.toolkit_state import Copies
 from toolkit_installer.receipt.schema import Copy, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import Cleanup, EngineName, ReloadMode, Settings
@@ -89,12 +87,12 @@ class Applier:
                 told.reloaded = self.switcher.reloads > 0
                 raise
         # the engines have been seen to serve it: from here on the record is what stands
-        settled = toolkit_files.without_needless(self.node, record.settled(seen, receipt, copies), self.store.folder)
+        settled = files.without_needless(self.node, record.settled(seen, receipt, copies), self.store.folder)
         self.store.save(settled, {})
         self.store.tidy(settled)
         # not before: a failure up to here gives the engine a configuration back that still names these
         for name in seen.plan.toolkit.remove:
-            toolkit_files.remove(self.node, seen.plan.toolkit.folder, name)
+            files.remove(self.node, seen.plan.toolkit.folder, name)
 
     def _with_nodes(self, seen: Prepared) -> Prepared:
         """Create the driver's device nodes, which stay; return what is to be done once they are there.
@@ -118,10 +116,10 @@ class Applier:
         work = seen.plan.toolkit
         for folder in receipt.folders:
             self.node.files.make_folders(folder)
-        copied = toolkit_files.install(self.node, seen, self._safe_point)
+        copied = files.install(self.node, seen, self._safe_point)
         if seen.receipt is None or seen.receipt.state is not State.INSTALLED:
             # a killed run may have renamed what is in its place, and not on the disk: before a power cut
-            toolkit_files.flush(self.node, work, receipt.folders)
+            files.flush(self.node, work, receipt.folders)
         if work.write:
             log.get().info("Installed the toolkit", key="toolkit-installed", folder=work.folder, files=len(work.write))
         # the new way first: what is no longer wanted goes once the engines serve what is
@@ -203,7 +201,7 @@ class Applier:
             self._keep_record(previous, receipt, {file.name for file in seen.plan.toolkit.write})
         else:
             self._remove_what_is_new(seen, receipt)
-            toolkit_files.remove_folders(self.node, receipt, self.store)
+            files.remove_folders(self.node, receipt, self.store)
         if isinstance(error, NotServedError):
             raise EngineRejectedError(
                 f"the engine did not take the change over: {error.reason}; its old configuration is back, and it "
@@ -224,7 +222,7 @@ class Applier:
             )
         if not named and not toolkit_users.held(self.node, folder, receipt.engines):
             new = tuple(name for name in receipt.toolkit_files if name not in seen.plan.toolkit.present)
-            toolkit_files.remove_all(self.node, msgspec.structs.replace(receipt, toolkit_files=new))
+            files.remove_all(self.node, msgspec.structs.replace(receipt, toolkit_files=new))
 
     def _keep_record(self, previous: Receipt, receipt: Receipt, written: Collection[str]) -> None:
         """Make the record of before the change stand again; files of the toolkit that are new belong to it.

@@ -21,10 +21,10 @@ import msgspec
 
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import InstallerError
-from toolkit_installer.node import descriptors, idling, processes
-from toolkit_installer.node.disk.root import Root
+from toolkit_installer.node import idling, processes, sockets
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, flag_value
+from toolkit_installer.node.root import Root
 from toolkit_installer.node.trust import Standing
 from toolkit_installer.planning import toolkit_users
 from toolkit_installer.planning.toolkit_users import Bundle
@@ -106,7 +106,7 @@ def _found(node: Node, folder: str, *, by_default: bool) -> Iterator[tuple[str, 
             specification = [toolkit_users.specification_of(each.bundle)] if each.bundle is not None else []
             yield f"{_called(each)} runs {why}", [f"/proc/{each.pid}", *specification]
     homes = [Root("/proc/1/root"), node.root, node.programs.root]
-    users = descriptors.in_containers(descriptors.majors(_DRIVER), homes)
+    users = sockets.in_containers(sockets.majors(_DRIVER), homes)
     for pid in users.pids:
         yield f"the process {pid} in a container has a device of NVIDIA's open", [f"/proc/{pid}"]
     if users.unseen:

@@ -10,7 +10,7 @@ from toolkit_installer import __version__
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import DesiredFile, Engine
 from toolkit_installer.node.node import Node
-from toolkit_installer.planning import cdi_files, taken_over
+from toolkit_installer.planning import installed, other_installer
 from toolkit_installer.planning.plan import EngineWork
 from toolkit_installer.planning.prepare import Prepared
 from toolkit_installer.receipt import memory
@@ -69,7 +69,7 @@ class Recorder:
             cdi=seen.plan.cdi,
             cdi_switched=_switched(seen),
             method_why=seen.plan.choice.why,
-            taken_over=taken_over.by_plan(previous, seen.plan),
+            taken_over=other_installer.by_plan(previous, seen.plan),
         )
 
     def _adopted(self, folder: str) -> tuple[str, ...]:
@@ -112,7 +112,7 @@ def _defaults(engine: Engine, work: EngineWork, previous: EngineRecord | None) -
 def settled(seen: Prepared, receipt: Receipt, copies: tuple[Copy, ...]) -> Receipt:
     """Return the receipt of a change that is done, which records only what stands on the node now."""
     works = {work.path: work for work in seen.plan.specifications}
-    kept = (cdi_files.settled(works[file.path], file) for file in receipt.specifications)
+    kept = (installed.settled(works[file.path], file) for file in receipt.specifications)
     left = {work.name for work in seen.plan.engines if work.leaves}
     return msgspec.structs.replace(
         receipt,
@@ -164,7 +164,7 @@ def _places(seen: Prepared) -> list[str]:
 def _specifications(seen: Prepared) -> tuple[FileRecord, ...]:
     old = {file.path: file for file in (seen.receipt.specifications if seen.receipt is not None else ())}
     works = {work.path: work for work in seen.plan.specifications}
-    records = [cdi_files.recorded(work, old.get(path)) for path, work in works.items()]
+    records = [installed.recorded(work, old.get(path)) for path, work in works.items()]
     # of one that is to be made of device nodes to come, nothing is known yet: it stays recorded
     unknown = [record for path, record in old.items() if path not in works]
     return tuple(record for record in (*records, *unknown) if record is not None)

@@ -19,11 +19,11 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from toolkit_installer import foreign_words, log
-from toolkit_installer.applying.engine_files import Writer
+from toolkit_installer.applying.files import Writer
 from toolkit_installer.engines.api import DesiredFile, Engine, EngineSilentError, Inspection, Live, Reload
 from toolkit_installer.engines.common.serving import EngineBrokenError, process_of
 from toolkit_installer.errors import ConfigurationError, InstallerError
-from toolkit_installer.node import processes, running, signals
+from toolkit_installer.node import processes, programs, signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, ProcessGoneError
 from toolkit_installer.node.programs import ProgramError
@@ -444,7 +444,7 @@ def patience(engine: str) -> Iterator[Patience]:
     """Tell that `engine` is waited for, while its unit's restart runs as well."""
     telling = Patience(engine)
     try:
-        with running.telling(telling.tick):
+        with programs.telling(telling.tick):
             yield telling
     finally:
         telling.line.clear()

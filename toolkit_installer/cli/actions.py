@@ -76,7 +76,7 @@ def _opened(settings: Settings) -> Node:
 
 def _acquired(settings: Settings, node: Node, besides: Sequence[str] = ()) -> PidFile:
     """Lock the PID files, and tidy up what a killed run left half written beside its own. Raises InstallerError."""
-    from toolkit_installer.applying.reload_budget import ReloadBudget
+    from toolkit_installer.applying.reload_gate import ReloadBudget
     from toolkit_installer.planning import other_installer
 
     other_installer.refuse(node, settings.toolkit.install_dir)
@@ -346,7 +346,7 @@ def uninstall(settings: Settings) -> int:
     from toolkit_installer.revert import uninstall as uninstall_request
     from toolkit_installer.revert.uninstall import finish_uninstall
     from toolkit_installer.run import preload
-    from toolkit_installer.waiting.ready_file import Marker
+    from toolkit_installer.waiting.readiness import Marker
 
     try:
         node = _opened(settings)

@@ -29,7 +29,7 @@ from toolkit_installer.fleet.archive import Archive
 from toolkit_installer.fleet.forecast import Refusal
 from toolkit_installer.fleet.record import DamagedError, NotCapturedError
 from toolkit_installer.fleet.values import NotReadableError
-from toolkit_installer.node.disk.reading import read_bounded
+from toolkit_installer.node.reading import read_bounded
 from toolkit_installer.settings import Program, Settings
 
 MOST_SECONDS: Final = 10

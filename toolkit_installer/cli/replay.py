@@ -200,12 +200,12 @@ def replay(places: Sequence[str], how: How) -> int:
 
 def _write_page(how: How, path: str, fleet: Fleet, count: int) -> None:
     """Write the page, and say so. Raises OutputError."""
-    from toolkit_installer.fleet import page  # noqa: PLC0415  # where it is asked for
+    from toolkit_installer.fleet import forecast  # noqa: PLC0415  # where it is asked for
 
     supposed = "".join(f", with {engine} as if it were {version}" for engine, version in how.versions.items())
     about = f"Planned by toolkit-installer {__version__}, without touching a node{supposed}."
-    rows, changes = page.shown(fleet.fates)
-    text = page.page(f"Replay of {count:,} capture{'' if count == 1 else 's'}", about, OUTCOMES, rows, changes)
+    rows, changes = forecast.shown(fleet.fates)
+    text = forecast.page(f"Replay of {count:,} capture{'' if count == 1 else 's'}", about, OUTCOMES, rows, changes)
     new_file.write(path, text.encode(errors="backslashreplace"))
     log.get().info("Wrote the page of the replay", key="replay-page-written", file=path, nodes=len(rows))
 

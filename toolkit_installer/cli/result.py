@@ -10,8 +10,8 @@ from toolkit_installer.cli import tree
 from toolkit_installer.cli.options.build import place
 from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.node import machine
-from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.root import NodeError
 from toolkit_installer.reporting import outcome
 from toolkit_installer.reporting.outcome import LastRun
 from toolkit_installer.settings import Program

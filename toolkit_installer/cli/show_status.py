@@ -14,7 +14,9 @@ from toolkit_installer.cli import output
 from toolkit_installer.receipt.schema import AS_WRITTEN
 from toolkit_installer.reporting import status_verdict
 from toolkit_installer.reporting.outcome import LastRun
-from toolkit_installer.reporting.status_form import (
+from toolkit_installer.reporting.status_verdict import (
+    ABSENT,
+    INSTALLED,
     EngineHealth,
     FileHealth,
     Health,
@@ -24,7 +26,6 @@ from toolkit_installer.reporting.status_form import (
     ToolkitHealth,
     Verdict,
 )
-from toolkit_installer.reporting.status_verdict import ABSENT, INSTALLED
 from toolkit_installer.settings import Method
 
 _LABEL = 9

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from toolkit_installer import log
 from toolkit_installer.driver.roots import Driver
 from toolkit_installer.errors import DriverNotReadyError, PayloadError
+from toolkit_installer.node import root
 from toolkit_installer.node.calls import SystemCalls
-from toolkit_installer.node.disk import look
-from toolkit_installer.node.disk.reading import Tree
 from toolkit_installer.node.programs import Completed, ProgramError, ProgramTimeoutError, run
+from toolkit_installer.node.reading import Tree
 from toolkit_installer.settings import ToolkitSettings
 from toolkit_installer.toolkit.payload import CDI_HOOK, CTK, Payload
 
@@ -56,8 +56,8 @@ class Generator:
         self._settings = settings
         self._driver = driver
         # as the generator sees them: what it finds bears no name of a symlink's
-        self._root = look.real(driver.seen_at)
-        self._dev_root = look.real(driver.dev_seen_at)
+        self._root = root.real(driver.seen_at)
+        self._dev_root = root.real(driver.dev_seen_at)
 
     @property
     def asked(self) -> str:
@@ -74,10 +74,10 @@ class Generator:
         if not self._settings.cdi.control_nodes:
             return ()
         places = [posixpath.join(self._dev_root, "dev", name) for name in CONTROL_NODES]
-        missing = tuple(place for place in places if not look.leads_somewhere(place))
+        missing = tuple(place for place in places if not root.leads_somewhere(place))
         if missing:
             folder = posixpath.join(self._dev_root, "dev")
-            if not look.is_folder(folder):  # a dry run does not look for it
+            if not root.is_folder(folder):  # a dry run does not look for it
                 raise DriverNotReadyError(
                     f"the driver's device nodes cannot be created: there is no folder {folder}", hint=_HINT
                 )

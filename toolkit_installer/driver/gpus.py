@@ -14,8 +14,8 @@ import msgspec
 
 from toolkit_installer.driver import roots
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.reading import Reader
 from toolkit_installer.settings import ToolkitSettings
 
 _SYSFS = "/sys/devices"

@@ -20,12 +20,12 @@ from toolkit_installer.driver.cdi import Generator
 from toolkit_installer.driver.roots import Driver
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.fleet.values import Answer, RawAnswer
-from toolkit_installer.node.disk.reading import Reader
-from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.places import Places
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import Programs
+from toolkit_installer.node.reading import Reader
+from toolkit_installer.node.root import Root
 from toolkit_installer.settings import ToolkitSettings
 
 SCHEMA: Final = 1

@@ -26,7 +26,7 @@ from toolkit_installer.fleet import values
 from toolkit_installer.fleet.archive import Archive
 from toolkit_installer.fleet.forecast import Refusal, Refused
 from toolkit_installer.fleet.values import NotReadableError
-from toolkit_installer.node.disk.reading import Found
+from toolkit_installer.node.reading import Found
 from toolkit_installer.receipt.schema import Receipt, State
 
 AS_WRITTEN: Final = "as written"
@@ -495,7 +495,7 @@ def _sorted(groups: dict[_Key, list[str]]) -> list[tuple[_Key, tuple[str, ...]]]
     return sorted(found, key=lambda group: (-len(group[1]), str(group[0])))
 
 
-READ: Final = "node.disk.reading.Reader.read_file"
+READ: Final = "node.reading.Reader.read_file"
 """The seam at which files of the node are read whole."""
 
 

@@ -29,9 +29,9 @@ from toolkit_installer.fleet.archive import Archive, Run
 from toolkit_installer.fleet.masking import Cleaning, Hiding
 from toolkit_installer.fleet.seams import Question, Seam
 from toolkit_installer.fleet.values import Answer, NotReadableError, RawAnswer
-from toolkit_installer.node.disk.reading import CONFIG_LIMIT, Reader
-from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.programs import Programs
+from toolkit_installer.node.reading import CONFIG_LIMIT, Reader
+from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.run import preload
 from toolkit_installer.settings import EngineName
 

@@ -23,7 +23,7 @@ from typing import Any, Final
 import msgspec
 
 from toolkit_installer.applying import gpu_containers, impact
-from toolkit_installer.applying.reload_budget import ReloadBudget
+from toolkit_installer.applying.reload_gate import ReloadBudget
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.detect import own_container
@@ -144,9 +144,9 @@ def _read_of_info(found: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name in _INFO}
 
 
-_ROOT: Final = "node.disk.root"
-_READING: Final = "node.disk.reading"
-_LOOK: Final = "node.disk.look"
+_ROOT: Final = "node.root"
+_READING: Final = "node.reading"
+_LOOK: Final = "node.root"
 _COMMAND_LINE: Final = "engines.common.command_line"
 _OWN: Final = "engines.detect.own_container"
 _SELF: Final = ("self",)
@@ -161,8 +161,8 @@ SEAMS: Final = (
     Seam(_READING, "Reader.mount_flags", _SELF_PATH, valid=values.is_word),
     Seam(_READING, "Reader.read_file", _SELF_PATH, Hides.TEXT),
     Seam(_READING, "read_bounded", ("path",), Hides.TEXT, valid=values.is_config),
-    Seam("node.disk.reading", "Tree.read", ("self", "path", "limit"), Hides.PUBLIC, valid=values.is_config),
-    Seam("node.disk.files", "obstacle", ("root", "path")),
+    Seam("node.reading", "Tree.read", ("self", "path", "limit"), Hides.PUBLIC, valid=values.is_config),
+    Seam("node.files", "obstacle", ("root", "path")),
     *(Seam(_LOOK, name, ("path",)) for name in ("is_folder", "is_there", "leads_somewhere", "may_run")),
     Seam(_LOOK, "real", ("path",), valid=values.is_path),
     *(
@@ -184,9 +184,9 @@ SEAMS: Final = (
     Seam("node.processes", "lives_on", ("process", "root")),
     Seam("node.processes", "parent_of", ("process",), valid=values.is_pid_if_any),
     Seam("node.processes", "environment", ("process",), Hides.JSON, keeps=_read_of_environment),
-    Seam("node.descriptors", "bound", ("pid",)),
-    Seam("node.descriptors", "opened", ("process",)),
-    Seam("node.descriptors", "content", ("pid", "name", "limit"), valid=values.is_config),
+    Seam("node.sockets", "bound", ("pid",)),
+    Seam("node.sockets", "opened", ("process",)),
+    Seam("node.sockets", "content", ("pid", "name", "limit"), valid=values.is_config),
     Seam("node.sockets", "speaker", ("root", "path"), Hides.WORDS, again=True),
     Seam("node.sockets", "refuse_strangers", ("root", "path")),
     Seam("node.sockets", "listens", ("root", "path")),
@@ -201,8 +201,8 @@ SEAMS: Final = (
         keeps=_read_of_info,
         valid=values.is_dockers,
     ),
-    Seam("engines.common.cri.client", "status", ("root", "path"), Hides.JSON, again=True),
-    Seam("engines.common.cri.client", "pods", ("root", "path"), Hides.JSON, again=True),
+    Seam("engines.common.cri", "status", ("root", "path"), Hides.JSON, again=True),
+    Seam("engines.common.cri", "pods", ("root", "path"), Hides.JSON, again=True),
     Seam("engines.crio.places", "configuration", ("root", "path"), Hides.TEXT, again=True),
     Seam("engines.crio.engine", "usual_socket", ("node",)),
     Seam("engines.common.serving", "is_same_socket", ("one", "path", "other", "socket")),

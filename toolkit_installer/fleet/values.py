@@ -21,9 +21,9 @@ import msgspec
 from toolkit_installer.applying.impact import Running
 from toolkit_installer.driver.roots import Driver
 from toolkit_installer.errors import InstallerError
-from toolkit_installer.node.disk.reading import CONFIG_LIMIT, Found, Identity, Metadata
 from toolkit_installer.node.processes import Process
-from toolkit_installer.node.running import Completed
+from toolkit_installer.node.programs import Completed
+from toolkit_installer.node.reading import CONFIG_LIMIT, Found, Identity, Metadata
 from toolkit_installer.planning.files_naming import Naming
 from toolkit_installer.planning.other_installer import OtherInstaller
 

@@ -10,9 +10,9 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from toolkit_installer.kubernetes import client, events, node_state
+from toolkit_installer.kubernetes import client, node_state
 from toolkit_installer.kubernetes.client import APPLY, JSON, MERGE, Answer, ApiServer, UnreadableError
-from toolkit_installer.kubernetes.events import Told
+from toolkit_installer.kubernetes.node_state import Told
 from toolkit_installer.settings import ReportSettings
 
 NODE, DAEMON_SET = "Node", "DaemonSet"
@@ -160,15 +160,15 @@ class NodeClient:
         `now` is a time of RFC 3339. Returns the event as the API server has it. Raises RefusedEventError.
         """
         involved = self._involved(event.happening.about)
-        place = f"/api/v1/namespaces/{involved.get('namespace', events.NODES_NAMESPACE)}/events"
+        place = f"/api/v1/namespaces/{involved.get('namespace', node_state.NODES_NAMESPACE)}/events"
         if event.name:
-            patch = events.again(event, last=now)
+            patch = node_state.again(event, last=now)
             answer = self._api.send("PATCH", f"{place}/{event.name}", patch, self._seconds(), MERGE)
             if answer.status != http.HTTPStatus.NOT_FOUND:
                 return self._taken(event, answer)
         name = event.happening.name_of(involved["name"])
         event = msgspec.structs.replace(event, name=name, count=1, first=event.last)
-        body = events.body(event, involved, node=self._settings.node, now=now)
+        body = node_state.body(event, involved, node=self._settings.node, now=now)
         return self._taken(event, self._api.send("POST", place, body, self._seconds(), JSON))
 
     def _taken(self, event: Told, answer: Answer) -> Told:

@@ -14,10 +14,10 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from toolkit_installer.node import signals
-from toolkit_installer.node.running import ProgramError, Start, Watch, close_streams, started
+from toolkit_installer.node.programs import ProgramError, Start, Watch, close_streams, started
 
 if TYPE_CHECKING:
-    from toolkit_installer.node.running import Child
+    from toolkit_installer.node.programs import Child
 
 _begun: set[Coprocess] = set()
 

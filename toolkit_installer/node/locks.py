@@ -18,11 +18,11 @@ from collections.abc import Iterator, Sequence
 
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, InstallerError
 from toolkit_installer.node import processes, trust
-from toolkit_installer.node.disk.files import Files
-from toolkit_installer.node.disk.root import NodeError, Tolerated, attempt, opened
-from toolkit_installer.node.disk.writing import temporary_name
+from toolkit_installer.node.files import Files
 from toolkit_installer.node.owners import refuse_if_others_write
+from toolkit_installer.node.root import NodeError, Tolerated, attempt, opened
 from toolkit_installer.node.trust import Standing
+from toolkit_installer.node.writing import temporary_name
 
 _LOCKS = "/proc/locks"
 _LOCKED = "FLOCK"

@@ -17,9 +17,9 @@ import time
 from typing import TYPE_CHECKING
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.disk.reading import read_bounded
-from toolkit_installer.node.disk.root import attempt
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.reading import read_bounded
+from toolkit_installer.node.root import attempt
 
 if TYPE_CHECKING:
     import datetime as dt

@@ -7,11 +7,11 @@ import os
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.calls import SystemCalls
-from toolkit_installer.node.disk.files import Files
-from toolkit_installer.node.disk.reading import Found, Reader
-from toolkit_installer.node.disk.root import INIT_ROOT, Root, attempt, is_mounted
+from toolkit_installer.node.files import Files
 from toolkit_installer.node.processes import Process, lives_on
 from toolkit_installer.node.programs import Programs
+from toolkit_installer.node.reading import Found, Reader
+from toolkit_installer.node.root import INIT_ROOT, Root, attempt, is_mounted
 from toolkit_installer.node.services import Services
 
 

@@ -20,8 +20,8 @@ from functools import cached_property
 
 import msgspec
 
-from toolkit_installer.node.disk.root import INIT_ROOT, NodeError, Root
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.root import INIT_ROOT, NodeError, Root
 
 _DELETED = "//deleted"
 """Ends the name of a mounted folder that was removed: nobody else sees it."""

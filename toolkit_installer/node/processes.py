@@ -22,10 +22,10 @@ import msgspec
 import psutil
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import heard, trust
+from toolkit_installer.node import reading, trust
 from toolkit_installer.node.calls import SystemCalls
-from toolkit_installer.node.disk.reading import Reader
-from toolkit_installer.node.disk.root import NodeError, Root, opened
+from toolkit_installer.node.reading import Reader
+from toolkit_installer.node.root import NodeError, Root, opened
 from toolkit_installer.node.trust import Standing
 
 _ARGUMENTS_START, _ARGUMENTS_END = 45, 46
@@ -167,7 +167,7 @@ def _seen(folder: int, pid: int) -> Process | None:
         return None
     ticks = int(told[_STARTED])
     hidden = is_wiped(arguments, words, length_given(told))
-    heard.command(pid, tuple(os.fsdecode(word) for word in words))
+    reading.command(pid, tuple(os.fsdecode(word) for word in words))
     return Process(
         pid=pid,
         name=os.fsdecode(_said(folder, "comm", _LONGEST_LINE) or b"").rstrip("\n"),
@@ -253,7 +253,7 @@ def environment(process: Process) -> dict[str, str]:
         found = dict(psutil.Process(process.pid).environ())
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return {}
-    heard.environment(process.pid, found)
+    reading.environment(process.pid, found)
     return found
 
 

@@ -1,27 +1,334 @@
-"""The node's own programs: by absolute path, with a time limit, a clean environment, and no shell.
+"""A program at work: started with a clean environment, fed, read from, and ended when its time is over.
+
+Whatever it does, nobody waits for it beyond its time, and it costs no more memory than its output may.
+
+The node's own programs: by absolute path, with a time limit, a clean environment, and no shell.
 
 A program of the node is run only if nobody else could have written it (trust.py), by the descriptor that was looked at.
 """
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import errno
 import os
-from collections.abc import Iterator, Sequence
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING
 
-from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import trust
-from toolkit_installer.node.disk.root import NodeError, Root
-from toolkit_installer.node.running import (
-    PATH,
-    Completed,
-    ProgramError,
-    ProgramTimeoutError,
-    Start,
-    completed,
-    reap,
-    run,
-)
+import msgspec
+
+from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
+from toolkit_installer.node import signals, trust
+from toolkit_installer.node.root import NodeError, Root
+
+if TYPE_CHECKING:
+    Child = subprocess.Popen[bytes]
+    """A program that was started, with its three streams."""
+
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+OUTPUT_LIMIT = 16 * 1024 * 1024
+"""Bytes of each stream. What a program prints beyond is not read: the program is killed."""
+_LOOK_SECONDS = 0.2
+_KILL_SECONDS = 2.0
+"""What a killed program gets to end. One that hangs in the kernel (state D, proc_pid_stat(5)) does not."""
+_PIECE = 1 << 16
+_PR_SET_PDEATHSIG = 1
+"""prctl(2): the signal that a process gets when its parent ends."""
+_ENVIRONMENT = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
+_TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # only a folder with a name of its own is used there
+"""Where a private folder is made: in the first that is writable. A read-only container may have the last one alone."""
+
+
+class ProgramError(InstallerError):
+    """A program could not be started, printed too much, or did not end in time."""
+
+    exit_code = ExitCode.BAD_CONFIGURATION
+
+
+class ProgramTimeoutError(ProgramError):
+    """A program did not end in time, and was killed."""
+
+
+class Completed(msgspec.Struct, frozen=True):
+    """What a program left: its exit status (negative: the signal it died of) and its output."""
+
+    status: int
+    output: bytes
+    errors: str
+
+
+class Start(msgspec.Struct, frozen=True):
+    """How a program is started: its words, its image's descriptor and name, its folder, what it inherits."""
+
+    command: tuple[str, ...]
+    program: int | None
+    image: str
+    folder: str
+    keep: tuple[int, ...]
+    enter: Callable[[], None] | None = None
+    folders: tuple[str, ...] = tuple(PATH.split(":"))
+    temporary: str | None = None
+    """The folder for its temporary files (TMPDIR), if it has one of its own."""
+
+
+def reap() -> None:
+    """Reap children that hung when they were killed and have ended since, also those from before a sleep."""
+    with contextlib.suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG)[0]:
+            pass
+
+
+class _Meanwhile:
+    """What is done now and then while a program runs."""
+
+    tick: Callable[[], None] | None = None
+
+
+@contextlib.contextmanager
+def telling(tick: Callable[[], None]) -> Iterator[None]:
+    """Call `tick` now and then while a program runs, so that people see that something goes on."""
+    before, _Meanwhile.tick = _Meanwhile.tick, tick
+    try:
+        yield
+    finally:
+        _Meanwhile.tick = before
+
+
+def run(command: Sequence[str], *, seconds: float, folder: str = "/", given: bytes = b"") -> Completed:
+    """Run a program of the image or of the payload, with a private folder for its temporary files.
+
+    Without one, where nothing is writable, the program itself says what it could not do. Raises ProgramError, Stopped.
+    """
+    with private_folder() as temporary:
+        return completed(Start(tuple(command), None, command[0], folder, (), temporary=temporary), given, seconds)
+
+
+@contextlib.contextmanager
+def private_folder() -> Iterator[str | None]:
+    """Make an empty folder that only this user can read, and remove it with its content at the end.
+
+    Yield None where no place for temporary files is writable.
+    """
+    for place in _TEMPORARY:
+        folder = f"{place}/toolkit-installer-{os.getpid()}-{os.urandom(8).hex()}"
+        try:
+            os.mkdir(folder, 0o700)
+        except OSError:
+            continue
+        try:
+            yield folder
+        finally:
+            with contextlib.suppress(OSError):  # a program that hangs in the kernel may still write there
+                _remove(folder)
+        return
+    yield None
+
+
+def _remove(folder: str) -> None:
+    """Remove a folder with all that is in it, and follow no symlink. Raises OSError."""
+    for parent, folders, files in os.walk(folder, topdown=False):
+        for path in (os.path.join(parent, name) for name in (*folders, *files)):
+            if os.path.isdir(path) and not os.path.islink(path):
+                os.rmdir(path)
+            else:
+                os.unlink(path)
+    os.rmdir(folder)
+
+
+def completed(start: Start, given: bytes, seconds: float) -> Completed:
+    """Run the program to its end and return status and output. Raises ProgramError, Stopped."""
+    with signals.polled():
+        signals.heed()
+        child = started(start)
+        try:
+            return Watch(child, start.command, given, seconds).completed()
+        finally:
+            close_streams(child)
+
+
+def started(start: Start) -> Child:
+    """Start the program in a session of its own, without a buffer on its streams. Raises ProgramError."""
+    parent, libc = os.getpid(), ctypes.CDLL(None) if signals.end_at_once() else None
+
+    def prepare() -> None:
+        if libc is not None:
+            libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != parent:  # it has ended before that
+                os.kill(os.getpid(), signal.SIGKILL)
+        signals.unblock_all()
+        if start.enter is not None:
+            start.enter()
+
+    kept = start.keep if start.program is None else (*start.keep, start.program)
+    try:
+        # prepare runs between fork and exec: this process has no threads
+        return subprocess.Popen(  # noqa: S603  # an argument list, by absolute path
+            list(start.command),
+            executable=start.image,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            bufsize=0,
+            pass_fds=kept,
+            cwd=start.folder,
+            env=_environment(start),
+            start_new_session=True,
+            preexec_fn=prepare,  # noqa: PLW1509  # see above
+        )
+    except (OSError, subprocess.SubprocessError) as error:
+        path = start.command[0]
+        raise ProgramError(f"cannot start {path}: {error}", path=path) from error
+
+
+def _environment(start: Start) -> dict[str, str]:
+    own = {"TMPDIR": start.temporary} if start.temporary is not None else {}
+    return {**_ENVIRONMENT, "PATH": ":".join(start.folders), **own}
+
+
+def close_streams(child: Child) -> None:
+    """Close what a program is fed and read by."""
+    for stream in (child.stdin, child.stdout, child.stderr):
+        if stream is not None:
+            stream.close()
+
+
+class Watch:
+    """One program at work: fed, read from, and ended when its time is over, or nobody waits for it any more."""
+
+    def __init__(self, child: Child, command: Sequence[str], given: bytes, seconds: float) -> None:
+        assert child.stdin is not None  # noqa: S101  # all three are pipes
+        assert child.stdout is not None  # noqa: S101
+        assert child.stderr is not None  # noqa: S101
+        self._child = child
+        self._command = command
+        self._given = memoryview(given)
+        self._seconds = seconds
+        self._input = child.stdin
+        self._output, self._errors = bytearray(), bytearray()
+        self._streams = {child.stdout.fileno(): self._output, child.stderr.fileno(): self._errors}
+        self._poll = select.poll()
+        for fd in self._streams:
+            os.set_blocking(fd, False)
+            self._poll.register(fd, select.POLLIN)
+        os.set_blocking(child.stdin.fileno(), False)
+        self._poll.register(child.stdin.fileno(), select.POLLOUT)
+        self._hangs = False
+        """The program was killed and has not ended."""
+        self._end = os.pidfd_open(child.pid)
+        self._poll.register(self._end, select.POLLIN)
+
+    def completed(self) -> Completed:
+        """Return status and output once the program has ended, and end its children. Raises ProgramError, Stopped."""
+        try:
+            self._attend(time.monotonic() + self._seconds)
+        finally:
+            self.finish()
+        return Completed(self._child.returncode, bytes(self._output), self.errors)
+
+    @property
+    def errors(self) -> str:
+        """What the program has printed on its standard error."""
+        return self._errors.decode(errors="replace").strip()
+
+    def finish(self) -> None:
+        """Kill the program and its children, and wait for its end, unless it hangs in the kernel."""
+        # before it is waited for: until then its PID is the group's, and nobody else's
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        gone = self._ends_in(0.0 if self._hangs else _KILL_SECONDS)
+        os.close(self._end)
+        if gone:
+            self._child.wait()
+        else:
+            # neither waited for nor asked about again, when this object goes
+            self._child.returncode = -signal.SIGKILL
+
+    def _attend(self, deadline: float) -> None:
+        """Write input and read output until nothing more is waited for. Raises ProgramError, Stopped."""
+        look = time.monotonic() + _LOOK_SECONDS
+        while True:
+            events = dict(self._poll.poll(max(0.0, min(deadline, look) - time.monotonic()) * 1000))
+            if not self._input.closed and self._input.fileno() in events:
+                self._feed()
+            for fd in self._streams.keys() & events.keys():
+                self._read(fd)
+            if self._end in events:
+                for fd in list(self._streams):
+                    self._read(fd)  # what it had still in the pipe
+                return
+            if self._has_all():
+                return
+            now = time.monotonic()
+            if now >= min(deadline, look):
+                look = now + _LOOK_SECONDS
+                signals.heed()
+                if _Meanwhile.tick is not None:
+                    _Meanwhile.tick()
+                if now >= deadline:
+                    raise self._timeout()
+
+    def _has_all(self) -> bool:
+        """Tell whether all is there that is waited for although the program has not ended."""
+        return False
+
+    def _fed(self) -> None:
+        """Close the program's input, after the last byte, or when nobody reads."""
+        self._input.close()
+
+    def _feed(self) -> None:
+        """Write as much input as the pipe takes."""
+        try:
+            if self._given:
+                self._given = self._given[os.write(self._input.fileno(), self._given[:_PIECE]) :]
+        except BlockingIOError:
+            return
+        except BrokenPipeError:
+            self._given = memoryview(b"")
+        if not self._given:
+            self._poll.unregister(self._input.fileno())
+            self._fed()
+
+    def _read(self, fd: int) -> None:
+        """Read the output that is there. Raises ProgramError beyond OUTPUT_LIMIT."""
+        kept = self._streams[fd]
+        while True:
+            try:
+                piece = os.read(fd, _PIECE)
+            except BlockingIOError:
+                return
+            if not piece:
+                with contextlib.suppress(KeyError):
+                    self._poll.unregister(fd)
+                return
+            kept += piece
+            if len(kept) > OUTPUT_LIMIT:
+                raise ProgramError(
+                    f"{self._command[0]} printed more than {OUTPUT_LIMIT >> 20} MiB, and was killed",
+                    path=self._command[0],
+                    hint="look at what it prints",
+                )
+
+    def _timeout(self) -> ProgramTimeoutError:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._child.pid, signal.SIGKILL)
+        late = ""
+        self._hangs = not self._ends_in(_KILL_SECONDS)
+        if self._hangs:
+            late = f"; nor when it was killed: it hangs in the kernel, as PID {self._child.pid}"
+        words = f"{' '.join(self._command)} did not end within {self._seconds:g} s{late}"
+        return ProgramTimeoutError(words, path=self._command[0])
+
+    def _ends_in(self, seconds: float) -> bool:
+        ended = select.poll()
+        ended.register(self._end, select.POLLIN)
+        return bool(ended.poll(seconds * 1000))
+
 
 __all__ = ["PATH", "Completed", "ProgramError", "ProgramTimeoutError", "Programs", "reap", "run"]
 

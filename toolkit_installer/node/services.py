@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from toolkit_installer.node import running
+from toolkit_installer.node import programs
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.programs import ProgramError, Programs
 
@@ -125,7 +125,7 @@ class Services:
         began = time.time()
         # a unit that failed a few times is not started again before this, though its files are good by now
         self.programs.run([systemctl, "reset-failed", unit], seconds=seconds)
-        with running.telling(meanwhile) if meanwhile is not None else contextlib.nullcontext():
+        with programs.telling(meanwhile) if meanwhile is not None else contextlib.nullcontext():
             done = self.programs.run(command, seconds=seconds)
         if done.status != 0:
             words = self.last_words(unit, began)

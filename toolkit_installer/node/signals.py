@@ -8,10 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from types import FrameType
-from typing import TYPE_CHECKING, Final
-
-if TYPE_CHECKING:
-    from toolkit_installer.node.processes import Process
+from typing import Final
 
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 HANDLED: Final = (*STOPPING, signal.SIGHUP)
@@ -183,7 +180,7 @@ class Attention:
     def __init__(self) -> None:
         self.stop: signal.Signals | None = None
         self.again = False
-        self.awaited_by: Process | None = None
+        self.awaited_by: object | None = None
         """An engine's process that systemd was asked to restart, and that ends only after this one."""
 
     def take_pending(self, seconds: float = 0.0) -> None:

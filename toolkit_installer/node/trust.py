@@ -21,8 +21,8 @@ import struct
 from collections.abc import Iterator
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.disk.root import Root, attempt, opened
 from toolkit_installer.node.owners import groups, ourselves, refuse_if_others_write, written_by_others
+from toolkit_installer.node.root import Root, attempt, opened
 
 _GET_OWNER = 0xB704
 """ioctl request NS_GET_OWNER_UID of linux/nsfs.h: a descriptor of a user namespace tells who made it."""

@@ -23,10 +23,18 @@ from typing import NamedTuple, Protocol
 
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node import sockets
-from toolkit_installer.node.disk.root import Root
+from toolkit_installer.node.root import Root
 from toolkit_installer.nri.decision import Policy
-from toolkit_installer.nri.session import Configured, Event, Identity, Rejected, Serving, Session, Unsupported
-from toolkit_installer.nri.wire import ProtocolError
+from toolkit_installer.nri.session import (
+    Configured,
+    Event,
+    Identity,
+    ProtocolError,
+    Rejected,
+    Serving,
+    Session,
+    Unsupported,
+)
 
 FIRST = 0.05
 LOOK = 1.0

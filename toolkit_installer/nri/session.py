@@ -1,21 +1,242 @@
-"""The plugin's side of one connection: bytes that came in, bytes that go out, and what happened. Pure."""
+"""The two streams that share the connection between the engine and a plugin, taken apart and put together. Pure.
+
+A frame has a header of eight bytes: the stream, and the length of what follows, four bytes each in network order. That
+is how `pkg/net/multiplex` of github.com/containerd/nri v0.12.5 has it.
+
+The messages of ttrpc, taken out of a stream and put into one. Pure.
+
+A message has a header of ten bytes, numbers in network order: length of what follows (four), call (four), kind (one),
+flags (one). Calls are numbered by who makes them, in odd numbers. That is how `channel.go` of
+github.com/containerd/ttrpc v1.2.10 has it. Streaming calls, which it has too, no plugin is asked by.
+
+What is said between the engine and the plugin, as values and as protobuf's bytes. Pure.
+
+nri_pb2.py is made of nri.proto: `make stubs` does that anew.
+
+The plugin's side of one connection: bytes that came in, bytes that go out, and what happened. Pure.
+"""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import enum
+import struct
+from collections.abc import Iterator
+from typing import NamedTuple, TypeVar
 
-from toolkit_installer.nri import decision, wire
-from toolkit_installer.nri.decision import Granted, Policy, Refused, Verdict
-from toolkit_installer.nri.wire import (
-    PLUGIN,
-    RUNTIME,
-    Frames,
-    MalformedError,
-    Messages,
-    ProtocolError,
-    TtrpcMessage,
-    framed,
-)
+from google.protobuf.message import DecodeError, Message
+
+from toolkit_installer.nri import decision, nri_pb2
+from toolkit_installer.nri.decision import Asked, Granted, Policy, Refused, Verdict
+
+PLUGIN = 1
+"""The stream on which the engine asks the plugin."""
+RUNTIME = 2
+"""The stream on which the plugin asks the engine."""
+LARGEST = 10 + (4 << 20)
+"""Bytes in a frame: the largest message of ttrpc with its header. A longer one cannot be meant."""
+
+_FRAME_HEADER = struct.Struct(">II")
+_SENT = 4096
+"""Bytes in a frame of ours. The engine's reader has a buffer of that size, and gives up at a frame that is longer than
+what it happens to read into (`conn.Read` there, ENOMEM; `bufio.NewReader` in ttrpc v1.2.10)."""
+
+
+class ProtocolError(Exception):
+    """The other side does not speak the protocol; the connection is of no use any more."""
+
+
+class Frames:
+    """Takes what arrives apart. Whatever comes, it keeps a header at most, seven bytes."""
+
+    def __init__(self) -> None:
+        self._header = b""
+        self._stream = 0
+        self._missing = 0
+
+    def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
+        """Yield what belongs to which stream, in the order in which it came; a frame may come in pieces.
+
+        Raises ProtocolError: a frame would be longer than any that is sent.
+        """
+        rest = memoryview(data)
+        while rest:
+            if not self._missing:
+                wanted = _FRAME_HEADER.size - len(self._header)
+                self._header += bytes(rest[:wanted])
+                rest = rest[wanted:]
+                if len(self._header) < _FRAME_HEADER.size:
+                    return
+                self._stream, self._missing = _FRAME_HEADER.unpack(self._header)
+                self._header = b""
+                if self._missing > LARGEST:
+                    raise ProtocolError(f"a frame of {self._missing} bytes is announced, {LARGEST} are the most")
+                continue
+            piece = bytes(rest[: self._missing])
+            rest = rest[len(piece) :]
+            self._missing -= len(piece)
+            yield self._stream, piece
+
+
+def framed(stream: int, data: bytes) -> bytes:
+    """Return the frames that carry `data` in a stream."""
+    pieces = (data[start : start + _SENT] for start in range(0, len(data), _SENT))
+    return b"".join(_FRAME_HEADER.pack(stream, len(piece)) + piece for piece in pieces)
+
+
+LIMIT = 4 << 20
+"""Bytes in a message, without its header."""
+
+_MESSAGE_HEADER = struct.Struct(">IIBB")
+
+
+class Kind(enum.IntEnum):
+    """The kinds of messages that a plugin knows; others are left alone, as the protocol may get more."""
+
+    REQUEST = 1
+    RESPONSE = 2
+
+
+class TtrpcMessage(NamedTuple):
+    """One message: the number of its call, its kind, and a Request or Response of nri.proto as bytes."""
+
+    call: int
+    kind: int
+    body: bytes
+
+
+class Messages:
+    """Takes messages out of a stream. It keeps one message at most, and no more of it than has come."""
+
+    def __init__(self) -> None:
+        self._held = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[TtrpcMessage]:
+        """Yield the messages that are whole. Raises ProtocolError: one would be too long."""
+        self._held += data
+        while len(self._held) >= _MESSAGE_HEADER.size:
+            length, call, kind, _flags = _MESSAGE_HEADER.unpack_from(self._held)
+            if length > LIMIT:
+                raise ProtocolError(f"a message of {length} bytes is announced, {LIMIT} are the most")
+            end = _MESSAGE_HEADER.size + length
+            if len(self._held) < end:
+                return
+            body = bytes(self._held[_MESSAGE_HEADER.size : end])
+            del self._held[:end]
+            yield TtrpcMessage(call, kind, body)
+
+
+def packed(message: TtrpcMessage) -> bytes:
+    """Return a message as it is sent. Raises ProtocolError: it is too long."""
+    if len(message.body) > LIMIT:
+        raise ProtocolError(f"a message of {len(message.body)} bytes cannot be sent, {LIMIT} are the most")
+    return _MESSAGE_HEADER.pack(len(message.body), message.call, message.kind, 0) + message.body
+
+
+PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
+RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
+
+OK, INVALID_ARGUMENT, PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED = 0, 3, 7, 9, 12
+"""gRPC's codes, which ttrpc has too."""
+
+_CREATE_CONTAINER = 1 << 3
+"""The bit of the event CREATE_CONTAINER, which is number 4, in what a plugin wants to be asked about."""
+
+_Kind = TypeVar("_Kind", bound=Message)
+
+
+class MalformedError(Exception):
+    """Bytes that are no such message."""
+
+
+class Request(NamedTuple):
+    """A call: which method of which service, and its message as bytes."""
+
+    service: str
+    method: str
+    payload: bytes
+
+
+class Engine(NamedTuple):
+    """What the engine calls itself."""
+
+    name: str
+    version: str
+
+
+def parse_request(data: bytes) -> Request:
+    """Read a call. Raises MalformedError."""
+    message = _read(data, nri_pb2.Request())
+    return Request(message.service, message.method, message.payload)
+
+
+def registration(name: str, index: int) -> bytes:
+    """Return the call by which a plugin registers; `index` is its place among the plugins, 0 to 99."""
+    payload = nri_pb2.RegisterPluginRequest(plugin_name=name, plugin_idx=f"{index:02}").SerializeToString()
+    call = nri_pb2.Request(service=RUNTIME_SERVICE, method="RegisterPlugin", payload=payload)
+    return call.SerializeToString()
+
+
+def parse_failure(data: bytes) -> str | None:
+    """Return what an answer says that went wrong, None: nothing. Raises MalformedError."""
+    message = _read(data, nri_pb2.Response())
+    if message.status.code == OK:
+        return None
+    return message.status.message or f"code {message.status.code}"
+
+
+def build_response(payload: bytes = b"") -> bytes:
+    """Return an answer with a message."""
+    return nri_pb2.Response(payload=payload).SerializeToString()
+
+
+def error_response(code: int, reason: str) -> bytes:
+    """Return an answer that says what went wrong."""
+    return nri_pb2.Response(status=nri_pb2.Status(code=code, message=reason)).SerializeToString()
+
+
+def parse_engine(payload: bytes) -> Engine:
+    """Read Configure. Raises MalformedError."""
+    message = _read(payload, nri_pb2.ConfigureRequest())
+    return Engine(message.runtime_name, message.runtime_version)
+
+
+def subscription() -> bytes:
+    """Return the answer to Configure: to be asked about each container that is created, and of nothing else."""
+    return nri_pb2.ConfigureResponse(events=_CREATE_CONTAINER).SerializeToString()
+
+
+def synchronize_response(payload: bytes) -> tuple[bytes, bool]:
+    """Return the answer to Synchronize, and whether it was the last part of what is told. Raises MalformedError.
+
+    An engine with many containers tells them in parts, and wants to hear for each that it may go on.
+    """
+    message = _read(payload, nri_pb2.SynchronizeRequest())
+    return nri_pb2.SynchronizeResponse(more=message.more).SerializeToString(), not message.more
+
+
+def parse_container(payload: bytes) -> Asked:
+    """Read CreateContainer. Raises MalformedError."""
+    message = _read(payload, nri_pb2.CreateContainerRequest())
+    pod = message.pod
+    return Asked(pod.namespace, pod.name, message.container.name, dict(pod.annotations))
+
+
+def adjustment(devices: tuple[str, ...]) -> bytes:
+    """Return the answer to CreateContainer: the container gets these devices, and is else as it was to be."""
+    named = [nri_pb2.CDIDevice(name=device) for device in devices]
+    return nri_pb2.CreateContainerResponse(
+        adjust=nri_pb2.ContainerAdjustment(cdi_devices=named) if named else None
+    ).SerializeToString()
+
+
+def _read(data: bytes, message: _Kind) -> _Kind:
+    """Fill a message. Raises MalformedError."""
+    try:
+        message.ParseFromString(data)
+    except DecodeError as wrong:
+        raise MalformedError(f"it is no {message.DESCRIPTOR.name}") from wrong
+    return message
+
 
 _REGISTER = 1
 """The number of the plugin's only call."""
@@ -39,7 +260,7 @@ class Identity(NamedTuple):
 class Configured(NamedTuple):
     """The engine has taken the plugin. It is not asked about containers yet."""
 
-    engine: wire.Engine
+    engine: Engine
 
 
 class Unsupported(NamedTuple):
@@ -93,8 +314,8 @@ class Session:
 
     def begin(self) -> bytes:
         """Return what is sent first: the registration."""
-        body = wire.registration(*self._identity)
-        return framed(RUNTIME, wire.packed(TtrpcMessage(_REGISTER, wire.Kind.REQUEST, body)))
+        body = registration(*self._identity)
+        return framed(RUNTIME, packed(TtrpcMessage(_REGISTER, Kind.REQUEST, body)))
 
     def receive(self, data: bytes) -> tuple[bytes, list[Event]]:
         """Take what came in; return what is to be sent, and what happened. Raises ProtocolError."""
@@ -107,19 +328,19 @@ class Session:
             for message in received.feed(piece):
                 if stream == RUNTIME:
                     events += self._answered(message)
-                elif message.kind == wire.Kind.REQUEST:
+                elif message.kind == Kind.REQUEST:
                     body, told = self._called(message.body)
-                    replies.append(framed(PLUGIN, wire.packed(TtrpcMessage(message.call, wire.Kind.RESPONSE, body))))
+                    replies.append(framed(PLUGIN, packed(TtrpcMessage(message.call, Kind.RESPONSE, body))))
                     events += told
         return b"".join(replies), events
 
     def _answered(self, message: TtrpcMessage) -> list[Event]:
         """Take the answer to the registration. Raises ProtocolError."""
-        if not self._registering or (message.call, message.kind) != (_REGISTER, wire.Kind.RESPONSE):
+        if not self._registering or (message.call, message.kind) != (_REGISTER, Kind.RESPONSE):
             return []
         self._registering = False
         try:
-            reason = wire.failure(message.body)
+            reason = parse_failure(message.body)
         except MalformedError as error:
             raise ProtocolError(f"the answer to the registration cannot be read: {error}") from error
         return [] if reason is None else [Rejected(reason)]
@@ -128,12 +349,12 @@ class Session:
         """Return the answer to one call, and what happened."""
         method = ""
         try:
-            request = wire.request(body)
-            method = request.method if request.service == wire.PLUGIN_SERVICE else ""
+            request = parse_request(body)
+            method = request.method if request.service == PLUGIN_SERVICE else ""
             return self._served(method, request.payload)
         except MalformedError as error:
             reason = str(error)
-            return wire.error(wire.INVALID_ARGUMENT, reason), [Malformed(method, reason)]
+            return error_response(INVALID_ARGUMENT, reason), [Malformed(method, reason)]
 
     def _served(self, method: str, payload: bytes) -> tuple[bytes, list[Event]]:
         """Return the answer to a method of the plugin's service, and what happened. Raises MalformedError."""
@@ -142,31 +363,31 @@ class Session:
         if method == "Configure":
             return self._configure(payload)
         if method == "Synchronize":
-            response, last = wire.synchronized(payload)
+            response, last = synchronize_response(payload)
             begins = last and self._configured and not self._serving
             self._serving = self._serving or begins
-            return wire.answer(response), [Serving()] if begins else []
+            return build_response(response), [Serving()] if begins else []
         if method == "Shutdown":
-            return wire.answer(), [ShuttingDown()]
+            return build_response(), [ShuttingDown()]
         if method in _LEFT_ALONE:
-            return wire.answer(), []
-        return wire.error(wire.UNIMPLEMENTED, "the plugin has no such method"), []
+            return build_response(), []
+        return error_response(UNIMPLEMENTED, "the plugin has no such method"), []
 
     def _configure(self, payload: bytes) -> tuple[bytes, list[Event]]:
-        engine = wire.engine(payload)
+        engine = parse_engine(payload)
         reason = decision.refusal(*engine)
         if reason is not None:
-            return wire.error(wire.FAILED_PRECONDITION, reason), [Unsupported(reason)]
+            return error_response(FAILED_PRECONDITION, reason), [Unsupported(reason)]
         self._configured = True
-        return wire.answer(wire.subscription()), [Configured(engine)]
+        return build_response(subscription()), [Configured(engine)]
 
     def _created(self, payload: bytes) -> tuple[bytes, list[Event]]:
         if not self._configured:
-            return wire.error(wire.FAILED_PRECONDITION, "the plugin was not configured"), []
-        asked = wire.asked(payload)
+            return error_response(FAILED_PRECONDITION, "the plugin was not configured"), []
+        asked = parse_container(payload)
         verdict = decision.decide(asked, self._policy)
         told: list[Event] = [] if verdict == Granted() else [Answered(str(asked), verdict)]
         if isinstance(verdict, Refused):
-            return wire.error(wire.PERMISSION_DENIED, verdict.reason), told
+            return error_response(PERMISSION_DENIED, verdict.reason), told
         devices = verdict.devices if isinstance(verdict, Granted) else ()
-        return wire.answer(wire.adjustment(devices)), told
+        return build_response(adjustment(devices)), told

@@ -25,17 +25,17 @@ from toolkit_installer.documents.changes import lookup
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.engines.containerd import files
 from toolkit_installer.engines.containerd import files as containerd_files
-from toolkit_installer.engines.containerd.distributions.all import layout_of
+from toolkit_installer.engines.containerd.distributions import layout_of
 from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.engines.containerd.tables import executable, runtimes_in, shape
 from toolkit_installer.engines.detect.unit_files import TABLE, UNIT_FOLDERS
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
 from toolkit_installer.node import processes
-from toolkit_installer.node.disk.reading import OneLook, Reader
-from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import PATH
+from toolkit_installer.node.reading import OneLook, Reader
+from toolkit_installer.node.root import NodeError
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.settings import EngineName
 from toolkit_installer.toolkit.payload import RUNTIMES

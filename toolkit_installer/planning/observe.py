@@ -14,22 +14,21 @@ import msgspec
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import Engine, Inspection, Live, Recorded
 from toolkit_installer.engines.common import command_line, losses
-from toolkit_installer.engines.target import Request
+from toolkit_installer.engines.registry import Request
 from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.node import machine, signals
-from toolkit_installer.node.disk.reading import Tree
 from toolkit_installer.node.node import Node
-from toolkit_installer.planning import cdi_files
-from toolkit_installer.planning.cdi_files import Generated
+from toolkit_installer.node.reading import Tree
+from toolkit_installer.planning import installed as cdi_files
+from toolkit_installer.planning.installed import Copies, Generated, Installed, installed
 from toolkit_installer.planning.method import Choice, Way, choose, obstacle, unreadable
 from toolkit_installer.planning.plan import EngineFacts, Facts, ToolkitFacts, mismatches
 from toolkit_installer.planning.target import Target
-from toolkit_installer.planning.toolkit_state import Copies, Installed, installed
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import EngineName, Method
-from toolkit_installer.toolkit import layout, wrappers
+from toolkit_installer.toolkit import layout
 
 _CLOCK_SECONDS = 2.0
 """How far the start of a process may be off: the kernel tells the instant of its own boot in whole seconds."""
@@ -152,12 +151,12 @@ def _toolkit(node: Node, target: Target, receipt: Receipt | None) -> ToolkitFact
 
 def _made(node: Node, folder: str, present: Mapping[str, Installed], receipt: Receipt | None) -> dict[str, bytes]:
     """Return the content of config.toml by its recipe, if it is what the recipe gave when it was written."""
-    standing = present.get(wrappers.CONFIG_NAME)
+    standing = present.get(layout.CONFIG_NAME)
     contents = receipt.contents if receipt is not None else ()
-    known = next((each for each in contents if each.name == wrappers.CONFIG_NAME), None)
+    known = next((each for each in contents if each.name == layout.CONFIG_NAME), None)
     if known is None or known.recipe is None or standing is None or standing.digest != known.sha256:
         return {}
-    content = node.files.content(f"{folder}/{wrappers.CONFIG_NAME}")
+    content = node.files.content(f"{folder}/{layout.CONFIG_NAME}")
     return {known.recipe: content} if content is not None and memory.digest_of(content) == known.sha256 else {}
 
 

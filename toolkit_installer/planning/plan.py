@@ -20,12 +20,11 @@ from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import DesiredFile, DesiredState, Inspection, Live, Recorded, Reload
 from toolkit_installer.engines.common import losses
 from toolkit_installer.engines.ownership import Ownership, beneath
-from toolkit_installer.engines.target import Request
+from toolkit_installer.engines.registry import Request
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.planning import cdi_files
-from toolkit_installer.planning.cdi_files import Generated, SpecificationFacts, SpecificationWork
+from toolkit_installer.planning import installed
+from toolkit_installer.planning.installed import Generated, Installed, SpecificationFacts, SpecificationWork
 from toolkit_installer.planning.method import Choice, Way, refuse_unreadable
-from toolkit_installer.planning.toolkit_state import Installed
 from toolkit_installer.receipt.schema import Copy, EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.settings import EngineName, Method, ReloadMode
 from toolkit_installer.toolkit import layout
@@ -223,11 +222,11 @@ def _specifications(facts: Facts) -> tuple[SpecificationWork, ...]:
     failure = made.failure if made is not None else None
     if made is not None and failure is not None:
         # a driver that is being replaced is no reason to leave the rest undone; what is not there cannot be kept
-        ours = cdi_files.standing(facts.specifications, facts.receipt, made.path)
+        ours = installed.standing(facts.specifications, facts.receipt, made.path)
         if ours is None:
             raise failure
         made, remark = msgspec.structs.replace(made, content=ours), f"{_KEPT} ({failure.reason})"
-    return cdi_files.plan_specifications(facts.specifications, facts.receipt, facts.toolkit.folder, made, remark)
+    return installed.plan_specifications(facts.specifications, facts.receipt, facts.toolkit.folder, made, remark)
 
 
 def _toolkit(target: Target, facts: Facts, low_level: tuple[str, ...], engines: Sequence[EngineWork]) -> ToolkitWork:

@@ -19,8 +19,8 @@ from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.detect import decide, own_container
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError, located
-from toolkit_installer.node import owners, processes, signals
-from toolkit_installer.node.disk import files, look
+from toolkit_installer.node import files, owners, processes, signals
+from toolkit_installer.node import root as look
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning import other_installer
 from toolkit_installer.planning import plan as plan_of

@@ -7,11 +7,10 @@ import msgspec
 from toolkit_installer.driver import roots
 from toolkit_installer.driver.roots import Driver
 from toolkit_installer.engines.detect import decide
-from toolkit_installer.engines.target import Request
-from toolkit_installer.node import machine
-from toolkit_installer.node.disk import look
-from toolkit_installer.node.disk.reading import Tree
+from toolkit_installer.engines.registry import Request
+from toolkit_installer.node import machine, root
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.reading import Tree
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.settings import Settings
 from toolkit_installer.toolkit import payload
@@ -41,7 +40,7 @@ def resolve(settings: Settings, node: Node, receipt: Receipt | None) -> Target:
         settings.toolkit.source_root,
         settings.toolkit.package_type,
         node.programs.find_program("rpm") is not None,
-        look.is_folder,
+        root.is_folder,
     )
     contents = payload.find_payload(Tree(source), source, machine.architecture())
     recorded = [each.name for each in receipt.asked()] if receipt is not None else []

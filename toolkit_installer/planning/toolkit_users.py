@@ -35,10 +35,10 @@ from toolkit_installer.engines.detect.unit_files import TABLE
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes, sockets
-from toolkit_installer.node.disk.reading import Reader, read_bounded
-from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import flag_value
+from toolkit_installer.node.reading import Reader, read_bounded
+from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.node.trust import Standing
 from toolkit_installer.planning import files_naming
 from toolkit_installer.receipt.schema import EngineRecord

@@ -14,8 +14,8 @@ from toolkit_installer.documents.changes import ABSENT
 from toolkit_installer.engines.api import DesiredFile, Engine, EngineFile, Recorded
 from toolkit_installer.engines.ownership import Owned, Ownership
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.disk.reading import Found, Metadata
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.reading import Found, Metadata
 from toolkit_installer.receipt.schema import AS_BEFORE, AS_WRITTEN, Before, EngineRecord, FileRecord, OwnedKey, Receipt
 
 

@@ -15,9 +15,9 @@ import msgspec
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
-from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.places import Places
+from toolkit_installer.node.root import Root
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Paths, Receipt
 
 _MOUNT = "mount the node's / at /host (`--host-root`), read-only is enough, or start the container with `hostPID: true`"

@@ -18,11 +18,11 @@ from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import quarantine
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, InstallerError, located
 from toolkit_installer.node import owners
-from toolkit_installer.node.disk.files import Recovered, swap_name
-from toolkit_installer.node.disk.root import NodeError
-from toolkit_installer.node.disk.writing import own_metadata, temporary_name
+from toolkit_installer.node.files import Recovered, swap_name
 from toolkit_installer.node.locks import lock_folder
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.root import NodeError
+from toolkit_installer.node.writing import own_metadata, temporary_name
 from toolkit_installer.receipt import node_paths
 from toolkit_installer.receipt import schema as receipts
 from toolkit_installer.receipt.schema import Before, EngineRecord, FileRecord, Paths, Receipt, State

@@ -15,13 +15,12 @@ import msgspec
 
 from toolkit_installer import __version__, foreign_words, log
 from toolkit_installer.errors import InstallerError
-from toolkit_installer.kubernetes import events, node_state, scheduling
-from toolkit_installer.kubernetes.events import Happening, Ledger, ReportMemory
+from toolkit_installer.kubernetes import node_state, verdicts
 from toolkit_installer.kubernetes.node_client import DAEMON_SET, NODE, NodeClient, RefusedEventError, UntoldError
-from toolkit_installer.kubernetes.node_state import NodeState, Reason
+from toolkit_installer.kubernetes.node_state import Happening, Ledger, NodeState, Reason, ReportMemory
 from toolkit_installer.node import machine, signals
-from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.root import NodeError
 from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.settings import ReportSettings, Taint
 
@@ -57,12 +56,12 @@ class NodeReport:
 
     def recall(self, said: Mapping[str, Any]) -> None:
         """Know again what a run before the sleep told."""
-        self.memory = events.understood(said)
+        self.memory = node_state.understood(said)
         self._events.ledger = self.memory.ledger
 
     def remembered(self) -> dict[str, Any]:
         """Return what is to be known again after the sleep, as JSON has it."""
-        return events.plain(msgspec.structs.replace(self.memory, ledger=self._events.ledger))
+        return node_state.plain(msgspec.structs.replace(self.memory, ledger=self._events.ledger))
 
     @property
     def owes(self) -> bool:
@@ -202,8 +201,8 @@ class NodeReport:
     def _refuse_to_evict(self, taint: Taint) -> None:
         """Raise UntoldError where the DaemonSet's own pods would be kept away, or end, for the taint."""
         try:
-            tolerated = scheduling.tolerates(self._api.daemon_set(), msgspec.structs.asdict(taint))
-        except scheduling.UnclearError as error:
+            tolerated = verdicts.tolerates(self._api.daemon_set(), msgspec.structs.asdict(taint))
+        except verdicts.UnclearError as error:
             raise UntoldError(f"the taint: the DaemonSet is not understood: {error}") from error
         if not tolerated:
             raise UntoldError(f"the taint {taint}: the DaemonSet has no toleration for it, or none that lasts")
@@ -321,10 +320,10 @@ class EventReport:
     def tell(self) -> None:
         """Write what is due. Raises UntoldError, once the rest is written where a kind of object may not be told of."""
         refused: dict[str, UntoldError] = {}
-        while (event := events.due(self.ledger, now := machine.now(), refused)) is not None:
+        while (event := node_state.due(self.ledger, now := machine.now(), refused)) is not None:
             try:
                 written = self._api.write(event, now=machine.text(now))
-                self.ledger = events.wrote(self.ledger, written, now, refused)
+                self.ledger = node_state.wrote(self.ledger, written, now, refused)
             except RefusedEventError as error:
                 log.get().warning(
                     "The API server refuses an event for good",
@@ -332,7 +331,7 @@ class EventReport:
                     why=error,
                     says=event.happening.reason,
                 )
-                self.ledger = events.dropped(self.ledger, refused)
+                self.ledger = node_state.dropped(self.ledger, refused)
             except UntoldError as error:
                 if not error.is_final:
                     raise
@@ -354,8 +353,8 @@ class EventReport:
         if not self._settings.events:
             return
         happening = Happening(NODE, reason, words, warning=warning, heard_at=time.time_ns())
-        self.ledger = events.heard(self.ledger, happening)
+        self.ledger = node_state.heard(self.ledger, happening)
         if warning and self._settings.daemon_set is not None:
             words = f"{self._settings.node}: {words}"
             of_daemon_set = msgspec.structs.replace(happening, about=DAEMON_SET, message=words)
-            self.ledger = events.heard(self.ledger, of_daemon_set)
+            self.ledger = node_state.heard(self.ledger, of_daemon_set)

@@ -22,17 +22,17 @@ from toolkit_installer.engines.containerd import files
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection
 from toolkit_installer.engines.detect import decide, kubelet, own_container
-from toolkit_installer.engines.detect.evidence import Kind
+from toolkit_installer.engines.detect.decide import Kind
 from toolkit_installer.engines.ownership import CgroupSetting, Fault
-from toolkit_installer.engines.target import EngineTarget
+from toolkit_installer.engines.registry import EngineTarget
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.node import processes, sockets
-from toolkit_installer.node.disk import look as disk
-from toolkit_installer.node.disk.reading import Reader
-from toolkit_installer.node.disk.root import NodeError
+from toolkit_installer.node import root as disk
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import root_of
 from toolkit_installer.node.programs import PATH
+from toolkit_installer.node.reading import Reader
+from toolkit_installer.node.root import NodeError
 from toolkit_installer.planning import other_installer
 from toolkit_installer.receipt import trust
 from toolkit_installer.receipt.schema import Receipt

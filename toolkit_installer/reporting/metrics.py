@@ -21,11 +21,11 @@ from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerErro
 from toolkit_installer.kubernetes.node_state import Reason
 from toolkit_installer.node import interpreter, machine
 from toolkit_installer.node.calls import SystemCalls
-from toolkit_installer.node.disk.files import Files
-from toolkit_installer.node.disk.root import Root, attempt
-from toolkit_installer.node.disk.writing import own_metadata
+from toolkit_installer.node.files import Files
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.owners import refuse_if_others_write
+from toolkit_installer.node.root import Root, attempt
+from toolkit_installer.node.writing import own_metadata
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.reporting import metrics_server, metrics_text

@@ -21,11 +21,11 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
 from toolkit_installer.node import locks, machine, owners
-from toolkit_installer.node.disk.files import Files
-from toolkit_installer.node.disk.root import Root, attempt
-from toolkit_installer.node.disk.writing import own_metadata
+from toolkit_installer.node.files import Files
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.owners import refuse_if_others_write
+from toolkit_installer.node.root import Root, attempt
+from toolkit_installer.node.writing import own_metadata
 
 FILE = "toolkit-installer.last-run"
 _MODE = 0o600

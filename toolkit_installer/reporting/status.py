@@ -20,7 +20,7 @@ from toolkit_installer.engines.common import serving
 from toolkit_installer.node import locks, machine, trust
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
-from toolkit_installer.planning import other_installer, toolkit_state
+from toolkit_installer.planning import installed, other_installer
 from toolkit_installer.planning.method import said
 from toolkit_installer.planning.observe import unserved
 from toolkit_installer.planning.other_installer import OtherInstaller
@@ -29,7 +29,8 @@ from toolkit_installer.receipt.schema import AS_WRITTEN, EngineRecord, FileRecor
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.reporting import engine_faults, outcome
 from toolkit_installer.reporting import outcome as look_outcome
-from toolkit_installer.reporting.status_form import (
+from toolkit_installer.reporting.status_verdict import (
+    ABSENT,
     DriverHealth,
     EngineHealth,
     FileHealth,
@@ -44,7 +45,6 @@ from toolkit_installer.reporting.status_form import (
     SilentEngine,
     ToolkitHealth,
 )
-from toolkit_installer.reporting.status_verdict import ABSENT
 from toolkit_installer.settings import PID_FILES, Method, Settings
 from toolkit_installer.waiting import plugin_protocol, refresh_command, wait
 from toolkit_installer.waiting.wait import Remembered
@@ -77,7 +77,7 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
         changed=_changed(node, store) if receipt is not None else None,
         running_pid=running,
         running_state=process_state(running) if running is not None else None,
-        receipt_gone=receipt is None and running is not None and toolkit_state.is_there(node, settings.toolkit.folder),
+        receipt_gone=receipt is None and running is not None and installed.is_there(node, settings.toolkit.folder),
         killed_pid=killed,
         other_installer=str(other) if other is not None else None,
         refresh=refresh_command.of_run(running) if running is not None else None,
@@ -222,9 +222,9 @@ def _driver(node: Node, settings: Settings, *, has_gpu: bool | None) -> DriverHe
 
 
 def _toolkit(node: Node, settings: Settings, receipt: Receipt) -> ToolkitHealth:
-    damage = toolkit_state.damaged(node, settings, receipt)
-    missing = tuple(each.name for each in damage if each.what == toolkit_state.MISSING)
-    damaged = tuple(each for each in damage if each.what != toolkit_state.MISSING)
+    damage = installed.damaged(node, settings, receipt)
+    missing = tuple(each.name for each in damage if each.what == installed.MISSING)
+    damaged = tuple(each for each in damage if each.what != installed.MISSING)
     return ToolkitHealth(receipt.toolkit_folder, len(receipt.toolkit_files), missing, damaged, receipt.release)
 
 

@@ -7,8 +7,8 @@ import re
 
 from toolkit_installer import __version__
 from toolkit_installer.errors import PayloadError
-from toolkit_installer.node.disk.reading import Tree
 from toolkit_installer.node.programs import ProgramError, run
+from toolkit_installer.node.reading import Tree
 from toolkit_installer.toolkit import payload, security
 
 _SECONDS = 5.0

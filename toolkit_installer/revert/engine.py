@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 import msgspec
 
 from toolkit_installer import log
-from toolkit_installer.applying import impact, toolkit_files
+from toolkit_installer.applying import files, impact
 from toolkit_installer.applying.reload import NotServedError, Switch, Switcher
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import (
@@ -83,7 +83,7 @@ class EngineReverter:
             name for name in receipt.cdi_switched if record.reload is ReloadMode.NONE or name != record.name
         )
         receipt = msgspec.structs.replace(receipt, state=State.INSTALLED, engines=engines, cdi_switched=switched)
-        receipt = toolkit_files.without_needless(self.node, receipt, self.store.folder)
+        receipt = files.without_needless(self.node, receipt, self.store.folder)
         self.store.save(receipt, {})
         self.store.tidy(receipt)
         return receipt

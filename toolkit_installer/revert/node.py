@@ -9,11 +9,11 @@ from functools import partial
 import msgspec
 
 from toolkit_installer import log
-from toolkit_installer.applying import toolkit_files
-from toolkit_installer.applying.engine_files import undisturbed
+from toolkit_installer.applying import files
+from toolkit_installer.applying.files import undisturbed
 from toolkit_installer.errors import InstallerError, gravest
 from toolkit_installer.node.node import Node
-from toolkit_installer.planning import cdi_files, files_naming, other_installer, toolkit_users
+from toolkit_installer.planning import files_naming, installed, other_installer, toolkit_users
 from toolkit_installer.planning.files_naming import Naming
 from toolkit_installer.planning.other_installer import OtherInstaller
 from toolkit_installer.receipt import memory
@@ -114,10 +114,10 @@ def revert_recorded(
     if stays:
         log.get().info("Left the toolkit in place", key="toolkit-left", folder=folder)
     else:
-        toolkit_files.remove_all(node, receipt)
+        files.remove_all(node, receipt)
         log.get().info("Removed the toolkit", key="toolkit-removed", folder=folder)
     # while the receipt stands, so that whoever is killed here is finished; its own folder's parents go after it
-    toolkit_files.remove_folders(node, receipt, store)
+    files.remove_folders(node, receipt, store)
     return Remainder(stays, tuple(engines.switcher.unseen), specified, recorded=False, other=other)
 
 
@@ -182,11 +182,11 @@ def _revert_engine(engines: EngineReverter, receipt: Receipt, record: EngineReco
 
 def _revert_specifications(engines: EngineReverter, receipt: Receipt) -> Receipt:
     """Revert the CDI specifications; return the receipt with what was learnt on the way."""
-    seen = cdi_files.read_specifications(engines.node, engines.store, [file.path for file in receipt.specifications])
-    works = [cdi_files.reverted(seen, file, receipt.toolkit_folder) for file in receipt.specifications]
+    seen = installed.read_specifications(engines.node, engines.store, [file.path for file in receipt.specifications])
+    works = [installed.reverted(seen, file, receipt.toolkit_folder) for file in receipt.specifications]
     if not works:
         return receipt
-    files = (cdi_files.recorded(work, file) for work, file in zip(works, receipt.specifications, strict=True))
+    files = (installed.recorded(work, file) for work, file in zip(works, receipt.specifications, strict=True))
     receipt = msgspec.structs.replace(
         receipt, state=State.REVERTING, specifications=tuple(file for file in files if file is not None)
     )

@@ -14,17 +14,17 @@ import time
 import msgspec
 
 from toolkit_installer import log
-from toolkit_installer.applying.engine_files import undisturbed
-from toolkit_installer.applying.reload_budget import ReloadBudget
+from toolkit_installer.applying.files import undisturbed
+from toolkit_installer.applying.reload_gate import ReloadBudget
 from toolkit_installer.engines import registry
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, gravest
 from toolkit_installer.node import locks, processes, signals
-from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
+from toolkit_installer.node.root import NodeError
 from toolkit_installer.node.signals import Attention
-from toolkit_installer.planning import files_naming, other_installer, taken_over
+from toolkit_installer.planning import files_naming, other_installer
 from toolkit_installer.receipt import trust
 from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore, locked
@@ -92,7 +92,7 @@ def say_done(receipt: Receipt, remainder: Remainder) -> None:
             key="engine-left-to-systemd",
             engine=", ".join(remainder.unseen),
         )
-    gone = taken_over.gone(receipt, toolkit_stays=remainder.toolkit_stays)
+    gone = other_installer.gone(receipt, toolkit_stays=remainder.toolkit_stays)
     for words in gone:
         log.get().info("Gone for good, as another installer had left it", key="leftover-gone", what=words)
     if remainder.other is not None:

@@ -6,7 +6,7 @@ import os
 
 import msgspec
 
-from toolkit_installer.applying.reload_budget import ReloadBudget
+from toolkit_installer.applying.reload_gate import ReloadBudget
 from toolkit_installer.errors import AlreadyRunningError, InstallerError
 from toolkit_installer.node import locks
 from toolkit_installer.node.node import Node

@@ -29,41 +29,31 @@ _OTHERS = (
 """What functions import of other packages. A unit test holds this to all functions of the program."""
 
 _OF_CHILDREN = frozenset(
-    {
-        *(f"toolkit_installer.engines.common.cri.{name}" for name in ("ask", "canary", "runtime_pb2")),
-        "toolkit_installer.waiting.plugin_process",
-    }
+    f"toolkit_installer.{name}"
+    for name in ("engines.common.cri_child", "engines.common.cri_pb2", "waiting.plugin_process")
 )
 """Programs of their own: the first bring gRPC along, whose threads are not for the process that starts programs."""
 
 _OF_OTHER_COMMANDS = {
     "cli": (
-        "capture",
-        "captures",
+        "capture_workers",
         "compare",
         "completion",
-        "compared_nodes",
-        "new_file",
+        "files",
         "replay",
-        "report",
-        "show_compare",
-        "show_diagnose",
         "show_detect",
+        "show_diagnose",
         "show_plan",
-        "show_replay",
         "show_status",
-        "workers",
     ),
-    "fleet": ("archive", "compare", "forecast", "masking", "page", "record", "seams", "values"),
+    "fleet": ("archive", "compare", "forecast", "masking", "record", "seams", "values"),
     "kubernetes": ("deletion",),
-    "node": ("kernel",),
     "reporting": (
         "diagnosis",
         "diagnosis_form",
         "engine_faults",
         "findings",
         "status",
-        "status_form",
         "status_verdict",
         "support_bundle",
     ),

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from toolkit_installer import log
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError
 from toolkit_installer.node import locks, machine, processes, signals, trust
-from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
+from toolkit_installer.node.root import NodeError
 from toolkit_installer.reporting import outcome as look_outcome
 from toolkit_installer.reporting.outcome import LookOutcome
 from toolkit_installer.revert import uninstall

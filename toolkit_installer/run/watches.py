@@ -15,8 +15,7 @@ from toolkit_installer.reporting.outcome import LookRecorder
 from toolkit_installer.reporting.telling import Telling
 from toolkit_installer.run.converge import Converger
 from toolkit_installer.settings import Settings
-from toolkit_installer.waiting.drift import DriftWatch
-from toolkit_installer.waiting.node_watch import DriverWatch, GpuWatch
+from toolkit_installer.waiting.node_watch import DriftWatch, DriverWatch, GpuWatch
 from toolkit_installer.waiting.readiness import Readiness
 from toolkit_installer.waiting.wait import Remembered
 

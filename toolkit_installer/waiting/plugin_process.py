@@ -2,7 +2,8 @@
 
     toolkit_installer.waiting.plugin_process:main CHANNEL ASKED
 
-`CHANNEL` is a socket of packets (SOCK_SEQPACKET), `ASKED` what plugin_protocol.py says. This says there how the plugin stands
+`CHANNEL` is a socket of packets (SOCK_SEQPACKET), `ASKED` what plugin_protocol.py says. This says there how the plugin
+stands
 whenever that changes, and then sends the run a SIGCHLD, which wakes it from its sleep; the first packet is what became
 of the first try. Once nobody holds the other end, this ends. It imports little: it runs for months.
 
@@ -29,7 +30,7 @@ from typing import Any, ClassVar
 from toolkit_installer.documents import log_line
 from toolkit_installer.documents.log_line import Renderer
 from toolkit_installer.node import processes
-from toolkit_installer.node.disk.root import Root
+from toolkit_installer.node.root import Root
 from toolkit_installer.nri.connection import Lost, Plugin, serve
 from toolkit_installer.nri.decision import Granted, Policy, Withheld
 from toolkit_installer.nri.session import Answered, Configured, Event, Identity, Malformed, Serving, Unsupported

@@ -1,4 +1,10 @@
-"""Whether the node of a waiting instance is ready: the engines serve the handlers, and the toolkit is whole."""
+"""The ready marker: a file of the installer's own that is there while the engines serve the handlers.
+
+Beside it lies another one, from when the engines have served them for the first time until the run leaves. A pod's
+startup probe looks at that: a driver that is away makes a node not ready, and is no reason to start the pod anew.
+
+Whether the node of a waiting instance is ready: the engines serve the handlers, and the toolkit is whole.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +17,97 @@ from toolkit_installer import log
 from toolkit_installer.applying.reload_windows import Pending
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.common import serving
+from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
 from toolkit_installer.node import idling
+from toolkit_installer.node.calls import SystemCalls
+from toolkit_installer.node.files import Files
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
+from toolkit_installer.node.root import Root
+from toolkit_installer.node.writing import own_metadata
 from toolkit_installer.planning import observe
 from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
 from toolkit_installer.settings import EngineName, OnDrift, Settings
-from toolkit_installer.waiting import drift, ready_file
+from toolkit_installer.waiting import node_watch
 from toolkit_installer.waiting.plugin_protocol import PluginStatus
-from toolkit_installer.waiting.ready_file import Marker
+
+STARTED = ".started"
+"""What the name of the other file ends with."""
+_MODE = 0o644
+
+
+class Marker:
+    """The file at `path` in the installer's own mount namespace; with None there is none, and nothing is done."""
+
+    def __init__(self, path: str | None, calls: SystemCalls) -> None:
+        self.path = path
+        self._files = Files(Root("/"), calls)
+
+    def prepare(self) -> None:
+        """Remove what an earlier run left. Raises ConfigurationError where there is no folder for the file."""
+        if self.path is None:
+            return
+        folder = os.path.dirname(self.path)
+        if not os.path.isdir(folder):
+            raise ConfigurationError(
+                "the folder of the ready file does not exist", path=folder, hint="mount it, or choose another one"
+            )
+        for end in ("", STARTED):
+            self._files.sweep(self._place(end))
+            self._remove(end)
+
+    def clear(self) -> None:
+        """Remove the file, if it is there. Raises NodeError, ConfigurationError."""
+        self._remove()
+
+    def clear_before_cleanup(self) -> None:
+        """Remove both files; a failure is said, and no reason to leave the node as it is."""
+        try:
+            self._remove()
+            self._remove(STARTED)
+        except InstallerError as error:
+            log.get().error(
+                "The ready file cannot be removed", key="ready-file-stays", file=error.path, reason=error.reason
+            )
+
+    def write(self, text: str, why: str = "the engines serve the handlers") -> None:
+        """Write the file, unless it is there already, and say `why`. Raises NodeError, ConfigurationError."""
+        self.start(text)
+        if self._write(text):
+            log.get().info("Wrote the ready file", key="ready", file=self.path, why=why)
+
+    def start(self, text: str) -> None:
+        """Write the file beside it that says that the run has done its work. Raises NodeError, ConfigurationError."""
+        self._write(text, STARTED)
+
+    def _write(self, text: str, end: str = "") -> bool:
+        """Write one of the files, unless it is there already; tell whether it was not."""
+        if self.path is None or self._files.own_status(self.path + end) is not None:
+            return False
+        self._files.overwrite(self._place(end), text.encode(), own_metadata(_MODE))
+        return True
+
+    def _remove(self, end: str = "") -> None:
+        if self.path is not None and self._files.own_status(self.path + end) is not None:
+            self._files.remove(self._place(end))
+
+    def _place(self, end: str = "") -> str:
+        assert self.path is not None  # noqa: S101  # asked for only where there is one
+        return self._files.in_folder(self.path + end)
+
+
+def described(receipt: Receipt, plugin: PluginStatus | None = None) -> str:
+    """Return what the file says: a line for each engine, with its handlers, and one for the engine of the plugin."""
+    engines = [" ".join([each.name, *_served(receipt, each)]) for each in receipt.asked()]
+    served = [f"NRI plugin of {plugin.engine}"] if plugin is not None else []
+    return "".join(f"{line}\n" for line in (*engines, *served))
+
+
+def _served(receipt: Receipt, engine: EngineRecord) -> tuple[str, ...]:
+    """Return the handlers of an engine, or the word for the other way to its containers."""
+    return tuple(name for name, _ in engine.handlers) or (("cdi",) if receipt.reads_cdi(engine.name) else ())
+
 
 _SOON_SECONDS = 5.0
 """What an engine gets to answer before the node is said not to be ready: somebody is to know within a minute."""
@@ -94,16 +181,16 @@ class Readiness:
             seen = msgspec.structs.replace(seen, wrong=(*seen.wrong, hint))
         self.state = _state(receipt, seen, damage, driver_away=driver_away, pending=self.pending, plugin=self.plugin)
         if receipt is None and self.state.reason is Reason.INSTALLING:
-            from toolkit_installer.planning import toolkit_state  # noqa: PLC0415  # of a node without a receipt
+            from toolkit_installer.planning import installed  # noqa: PLC0415  # of a node without a receipt
 
-            if toolkit_state.is_there(self._node, self._settings.toolkit.folder):
+            if installed.is_there(self._node, self._settings.toolkit.folder):
                 self.state = NodeState(Reason.DRIFT, _owed(None))
         if self._told:
             from toolkit_installer import foreign_words  # noqa: PLC0415  # only where somebody is told
 
             self.state = msgspec.structs.replace(self.state, message=foreign_words.own(self.state.message))
         if receipt is not None and _is_installed(receipt) and driver_away and not (seen.wrong or damage):
-            self.marker.start(ready_file.described(receipt, self.plugin))
+            self.marker.start(described(receipt, self.plugin))
         if self.pending is not None:  # all is done that may be done, and a new pod could do no more
             self.marker.start(f"{self.pending.words}\n")
         if receipt is None or not self.state.ready:
@@ -111,7 +198,7 @@ class Readiness:
             return
         if self.engine_changed:
             log.get().info("An engine was started: it serves the handlers", key="engine-started")
-        self.marker.write(ready_file.described(receipt, self.plugin))
+        self.marker.write(described(receipt, self.plugin))
 
     def _while_down(self, seen: Answers) -> str | None:
         """Return how to ask for the status while an engine is down; None if it is not, or outside a container."""
@@ -126,7 +213,7 @@ class Readiness:
         """Return in words which of the toolkit's files would not work, where they are looked after."""
         if self._settings.on_drift is OnDrift.IGNORE:
             return []
-        damage = drift.damage(self._settings, self._node, receipt)
+        damage = node_watch.damage(self._settings, self._node, receipt)
         return [f"{each.name}: {each.what}" for each in damage if each.certain]
 
     def watched(self, receipt: Receipt | None, processes: Mapping[EngineName, Process | None]) -> Watched:
@@ -198,7 +285,7 @@ def _state(
         return NodeState(reason, "; ".join(seen.wrong))
     if (amiss := _amiss(damage, plugin)) is not None:
         return amiss
-    served = "; ".join(ready_file.described(receipt, plugin).splitlines())
+    served = "; ".join(described(receipt, plugin).splitlines())
     served = served or "The toolkit is installed, and no engine is configured for it"
     return NodeState(Reason.SERVING, served if pending is None else f"{served}; {pending.words}")
 

@@ -13,11 +13,10 @@ from typing import Any, NamedTuple
 from tests.e2e.cluster.node_states import KEY
 from tests.support.api_server import real
 from tests.support.manifests import Object
-from toolkit_installer.kubernetes import events, node_state
+from toolkit_installer.kubernetes import node_state
 from toolkit_installer.kubernetes.client import APPLY, JSON, MERGE, REVIEW_PATH
-from toolkit_installer.kubernetes.events import Happening, Told
 from toolkit_installer.kubernetes.node_client import DAEMON_SET, NODE
-from toolkit_installer.kubernetes.node_state import MANAGER, READY_IN, NodeState, Reason
+from toolkit_installer.kubernetes.node_state import MANAGER, READY_IN, Happening, NodeState, Reason, Told
 from toolkit_installer.settings import CONDITION
 
 OWN, OTHER = "node-a", "node-b"
@@ -98,12 +97,12 @@ def event(kind: str, name: str, node: str = OWN, **changed: Any) -> Object:
     involved = about(kind, node)
     message = "The engine does not answer" if kind == NODE else f"{node}: The engine does not answer"
     told = Told(Happening(kind, "EngineDown", message, warning=True), f"{involved['name']}.{name}", 1, 0.0, 0.0)
-    return events.body(told, involved, node=node, now=NOW) | changed
+    return node_state.body(told, involved, node=node, now=NOW) | changed
 
 
 def again(message: str) -> Object:
     """Return the change by which the program counts an event once more."""
-    return events.again(Told(Happening(NODE, "EngineDown", message), "", 2, 0.0, 0.0), last=NOW)
+    return node_state.again(Told(Happening(NODE, "EngineDown", message), "", 2, 0.0, 0.0), last=NOW)
 
 
 def prepared() -> list[Object]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import sys
 
-from toolkit_installer.node.disk.root import Root
+from toolkit_installer.node.root import Root
 from toolkit_installer.nri import decision
 from toolkit_installer.nri.connection import Lost, Plugin, serve
 from toolkit_installer.nri.decision import Policy

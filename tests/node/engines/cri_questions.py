@@ -26,11 +26,11 @@ _PR_SET_PDEATHSIG = 1
 @contextlib.contextmanager
 def asked_at_once() -> Iterator[None]:
     """Have this process and its forks ask so meanwhile; a fork that became another user starts a Python as ever."""
-    from toolkit_installer.engines.common.cri import client  # noqa: PLC0415  # the program below needs none of it
+    from toolkit_installer.engines.common import cri  # noqa: PLC0415  # the program below needs none of it
     from toolkit_installer.node import signals  # noqa: PLC0415  # as above
     from toolkit_installer.node.programs import ProgramError, ProgramTimeoutError  # noqa: PLC0415  # as above
 
-    started, address = client._CHILD.ask, _asker().address
+    started, address = cri._CHILD.ask, _asker().address
 
     def ask(question: bytes, seconds: float) -> bytes:
         if os.geteuid():
@@ -45,7 +45,7 @@ def asked_at_once() -> Iterator[None]:
                 raise ProgramError(answer.decode())
             return answer
 
-    with mock.patch.object(client._CHILD, "ask", ask):
+    with mock.patch.object(cri._CHILD, "ask", ask):
         yield
 
 
@@ -66,7 +66,7 @@ _asker = functools.cache(_Asker)
 def serve(name: str) -> None:
     """Run the child for one question after the other, until the tests' process ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    from toolkit_installer.engines.common.cri import ask  # noqa: F401, PLC0415  # once for all questions
+    from toolkit_installer.engines.common import cri_child  # noqa: F401, PLC0415  # once for all questions
 
     with Listener(f"\0{name}", "AF_UNIX", backlog=16) as listener:
         print("ready", flush=True)  # noqa: T201  # to whoever started it
@@ -77,13 +77,13 @@ def serve(name: str) -> None:
 
 def _answered(question: bytes) -> bytes:
     """Return the line that a fork answers with, or how it failed: gRPC leaves threads behind, and they do not fork."""
-    from toolkit_installer.engines.common.cri import ask  # noqa: PLC0415  # see above
+    from toolkit_installer.engines.common import cri_child  # noqa: PLC0415  # see above
 
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            said = json.dumps(ask.answered(json.loads(question))) + "\n"
+            said = json.dumps(cri_child.answered(json.loads(question))) + "\n"
         except BaseException:  # noqa: BLE001  # nobody is above it
             said = traceback.format_exc()
         with open(writing, "w", encoding="utf-8") as output:

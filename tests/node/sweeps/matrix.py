@@ -21,8 +21,8 @@ from tests.node.sweeps.warm import Warm
 from tests.support import fake_ctk, payloads
 from tests.support.fake_node import CONFIG_TOML, CRIO_SITE, DAEMON_JSON, STORE, TOOLKIT, Entry, FakeNode
 from toolkit_installer.driver import cdi
-from toolkit_installer.node import running
-from toolkit_installer.node.running import Completed
+from toolkit_installer.node import programs
+from toolkit_installer.node.programs import Completed
 
 OWNER = (4321, 1234) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
 XATTRS = (("user.origin", b"config management \x00\xff"),)
@@ -196,10 +196,10 @@ def _asked_once(inside: Callable[[], AbstractContextManager[object]]) -> Iterato
 
     def run(command: Sequence[str], *, seconds: float, given: bytes = b"") -> Completed:
         if "cdi" not in command:
-            return running.run(command, seconds=seconds, given=given)
+            return programs.run(command, seconds=seconds, given=given)
         key = (tuple(command), given)
         if key not in known:
-            known[key] = running.run(command, seconds=seconds, given=given)
+            known[key] = programs.run(command, seconds=seconds, given=given)
         return known[key]
 
     with inside(), mock.patch.object(cdi, "run", run):

@@ -14,7 +14,7 @@ from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import Completed, ProgramError, Programs
 from toolkit_installer.receipt.schema import EngineRecord
 from toolkit_installer.reporting import engine_faults
-from toolkit_installer.reporting.status_form import FileFault
+from toolkit_installer.reporting.status_verdict import FileFault
 from toolkit_installer.settings import EngineName
 
 SOCKET = "/run/containerd/containerd.sock"

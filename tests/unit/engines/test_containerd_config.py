@@ -14,7 +14,7 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, lookup, same
 from toolkit_installer.engines.api import DesiredState, EngineFile, Live, Recorded
 from toolkit_installer.engines.containerd import config as containerd_config
-from toolkit_installer.engines.containerd import sources as containerd_sources
+from toolkit_installer.engines.containerd import config as containerd_sources
 from toolkit_installer.engines.containerd import tables as containerd_tables
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.engine import Containerd
@@ -22,9 +22,9 @@ from toolkit_installer.engines.containerd.files import Imported
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection as Inspection
 from toolkit_installer.engines.ownership import Ownership
-from toolkit_installer.engines.target import EngineTarget, Handler, Request
+from toolkit_installer.engines.registry import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.disk.reading import Found, Identity, Metadata
+from toolkit_installer.node.reading import Found, Identity, Metadata
 from toolkit_installer.receipt.memory import digest_of
 from toolkit_installer.settings import EngineName, EngineSettings
 

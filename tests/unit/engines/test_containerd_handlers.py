@@ -14,6 +14,7 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Set, Table, lookup, same
 from toolkit_installer.engines.api import DesiredState, EngineFile
 from toolkit_installer.engines.containerd import templates
+from toolkit_installer.engines.containerd.config import Sources
 from toolkit_installer.engines.containerd.distributions.rancher import DETECTION, template_version
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE as PLAIN_DROP_IN_ROLE
@@ -26,11 +27,10 @@ from toolkit_installer.engines.containerd.layouts import (
     Layout,
     Way,
 )
-from toolkit_installer.engines.containerd.sources import Sources
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, enable_cdi, shape
-from toolkit_installer.engines.target import EngineTarget, Handler, Request
+from toolkit_installer.engines.registry import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.disk.reading import Found, Identity, Metadata
+from toolkit_installer.node.reading import Found, Identity, Metadata
 from toolkit_installer.settings import EngineName, EngineSettings
 
 FOLDER = "/opt/nvidia/toolkit"

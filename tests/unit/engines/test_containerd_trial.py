@@ -8,7 +8,7 @@ from unittest import mock
 
 import pytest
 
-from toolkit_installer.engines.common import trial
+from toolkit_installer.engines.common import reload_method
 from toolkit_installer.engines.containerd import trial as containerd_trial
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
@@ -18,7 +18,7 @@ def refusal(folder: Path) -> str | None:
     """Return what is said of the config.toml in `folder`, where the binary prints all."""
     config = str(folder / "config.toml")
     process = Process(os.getpid(), "containerd", "/usr/bin/containerd", ("--config", config), 0.0, None)
-    with mock.patch.object(trial, "containerd_dump", return_value=({}, "")):
+    with mock.patch.object(reload_method, "containerd_dump", return_value=({}, "")):
         return containerd_trial.refusal(Node("/"), process)
 
 

@@ -11,7 +11,7 @@ import pytest
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, lookup
 from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Live
-from toolkit_installer.engines.common import trial
+from toolkit_installer.engines.common import reload_method
 from toolkit_installer.engines.containerd import files as root_file
 from toolkit_installer.engines.containerd import templates
 from toolkit_installer.engines.containerd import trial as containerd_trial
@@ -21,10 +21,10 @@ from toolkit_installer.engines.containerd.inspection import ContainerdInspection
 from toolkit_installer.engines.containerd.layouts import DROP_IN_ROLE, OLDER_TEMPLATE_ROLE, TEMPLATE_ROLE, Layout
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, shape
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.disk.reading import Found, Identity, Metadata
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import Programs
+from toolkit_installer.node.reading import Found, Identity, Metadata
 
 PLUGIN = CRI_PLUGIN[2]
 OURS = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
@@ -80,7 +80,7 @@ class Binary:
 @pytest.fixture
 def binary() -> Iterator[Binary]:
     found = Binary()
-    with mock.patch.object(trial, "containerd_dump", found.dump):
+    with mock.patch.object(reload_method, "containerd_dump", found.dump):
         yield found
 
 

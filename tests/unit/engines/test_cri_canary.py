@@ -11,9 +11,8 @@ from typing import Any, cast
 import grpc
 import pytest
 
-from toolkit_installer.engines.common import reload_method
-from toolkit_installer.engines.common.cri import ask
-from toolkit_installer.engines.common.cri import runtime_pb2 as cri
+from toolkit_installer.engines.common import cri_child, reload_method
+from toolkit_installer.engines.common import cri_pb2 as cri
 
 PAUSE = "registry.example/pause:3.10"
 NAME = "toolkit-installer-canary"
@@ -120,7 +119,7 @@ def runtime(request: pytest.FixtureRequest) -> Runtime:
 
 
 def tried(runtime: Runtime, **handlers: bool) -> dict[str, Any]:
-    return ask.tried(cast("grpc.Channel", runtime), 30.0, handlers)
+    return cri_child.tried(cast("grpc.Channel", runtime), 30.0, handlers)
 
 
 def refusing(method: str, code: grpc.StatusCode, details: str, times: int = 99) -> Callable[[str, Any], Refusal | None]:

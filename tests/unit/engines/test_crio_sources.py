@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from toolkit_installer.engines.api import Live
-from toolkit_installer.engines.crio.places import CrioLive
-from toolkit_installer.engines.crio.sources import Source, Sources, read_first
+from toolkit_installer.engines.crio.places import CrioLive, Source, Sources, read_first
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineSettings
 

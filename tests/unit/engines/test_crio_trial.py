@@ -16,9 +16,9 @@ from toolkit_installer.engines.crio import config as crio_config
 from toolkit_installer.engines.crio import engine as crio_trial
 from toolkit_installer.engines.crio.engine import Crio
 from toolkit_installer.node import processes
-from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import Programs
+from toolkit_installer.node.root import Root
 
 PROGRAMS = Programs(Root("/"))
 SITE = b'[crio.runtime]\ndefault_runtime = "runc"\n[crio.runtime.runtimes.runc]\nruntime_path = "/usr/bin/runc"\n'

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolkit_installer.engines.docker import client
-from toolkit_installer.engines.docker.cdi import DockerLive
+from toolkit_installer.engines.docker.config import DockerLive
 from toolkit_installer.engines.docker.engine import Docker
 from toolkit_installer.node import sockets
 from toolkit_installer.node.node import Node

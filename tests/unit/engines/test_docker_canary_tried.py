@@ -22,7 +22,7 @@ from toolkit_installer.engines.api import Trials
 from toolkit_installer.engines.common import reload_method
 from toolkit_installer.engines.common.serving import NoAnswerError
 from toolkit_installer.engines.docker import canary
-from toolkit_installer.node.disk.root import Root
+from toolkit_installer.node.root import Root
 
 IMAGE = "toolkit-installer-canary:1"
 

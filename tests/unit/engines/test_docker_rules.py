@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from toolkit_installer.engines.docker import config as docker_config
 from toolkit_installer.engines.docker import config as docker_rules
-from toolkit_installer.engines.docker.cdi import DockerLive
+from toolkit_installer.engines.docker.config import DockerLive
 from toolkit_installer.errors import ConfigurationError
 
 

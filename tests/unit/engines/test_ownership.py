@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents.changes import Set, Table, apply
 from toolkit_installer.engines import ownership
-from toolkit_installer.engines.containerd import sources as containerd_sources
+from toolkit_installer.engines.containerd import config as containerd_sources
 from toolkit_installer.engines.containerd import tables as containerd_tables
 from toolkit_installer.engines.docker import config as docker_config
 from toolkit_installer.engines.ownership import Shape

@@ -14,8 +14,7 @@ import requests.exceptions
 import urllib3.exceptions
 
 from toolkit_installer.engines.api import EngineSilentError
-from toolkit_installer.engines.common import serving
-from toolkit_installer.engines.common.cri import client as cri
+from toolkit_installer.engines.common import cri, serving
 from toolkit_installer.engines.common.serving import SILENCE, NoAnswerError
 from toolkit_installer.engines.docker import client as docker
 from toolkit_installer.node import processes

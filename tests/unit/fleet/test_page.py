@@ -11,9 +11,8 @@ from html.parser import HTMLParser
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.fleet import page
-from toolkit_installer.fleet.forecast import OUTCOMES
-from toolkit_installer.fleet.page import Change, Row
+from toolkit_installer.fleet import forecast
+from toolkit_installer.fleet.forecast import OUTCOMES, Change, Row
 
 
 class Elements(HTMLParser):
@@ -48,7 +47,7 @@ def read(text: str) -> Elements:
 
 def made(name: str = "gpu-1", title: str = "a change", text: str = "a diff", about: str = "Planned.") -> str:
     change = Change("changed", title, text)
-    return page.page(name, about, OUTCOMES, [Row(name, "changed", "docker", 0, 3, 1)], [change])
+    return forecast.page(name, about, OUTCOMES, [Row(name, "changed", "docker", 0, 3, 1)], [change])
 
 
 PLAIN = read(made())

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.kubernetes import events
-from toolkit_installer.kubernetes.events import MOST_A_MINUTE, Happening, Ledger, Told
+from toolkit_installer.kubernetes import node_state
+from toolkit_installer.kubernetes.node_state import MOST_A_MINUTE, Happening, Ledger, Told
 
 DRIFT = Happening("Node", "Drift", "somebody changed the file", warning=True)
 T0 = 1_800_000_000.0
@@ -17,30 +17,30 @@ T0 = 1_800_000_000.0
 def written(ledger: Ledger, now: float) -> tuple[Ledger, list[Told]]:
     """Write all that is due, as an API server that takes everything."""
     found = []
-    while (event := events.due(ledger, now)) is not None:
+    while (event := node_state.due(ledger, now)) is not None:
         event = msgspec.structs.replace(event, name=event.name or f"n{len(ledger.told)}-{now}")
         found.append(event)
-        ledger = events.wrote(ledger, event, now)
+        ledger = node_state.wrote(ledger, event, now)
     return ledger, found
 
 
 def test_the_same_within_ten_minutes_is_counted_and_afterwards_told_anew() -> None:
-    ledger, (first,) = written(events.heard(Ledger(), DRIFT), T0)
-    ledger, (second,) = written(events.heard(ledger, DRIFT), T0 + 599)
+    ledger, (first,) = written(node_state.heard(Ledger(), DRIFT), T0)
+    ledger, (second,) = written(node_state.heard(ledger, DRIFT), T0 + 599)
     assert (first.name, first.count) == (second.name, second.count - 1)
-    ledger, (third,) = written(events.heard(ledger, DRIFT), T0 + 599 + 601)
+    ledger, (third,) = written(node_state.heard(ledger, DRIFT), T0 + 599 + 601)
     assert (third.name != first.name, third.count) == (True, 1)
 
 
 def test_what_waits_already_does_not_wait_twice() -> None:
-    assert len(events.heard(events.heard(Ledger(), DRIFT), DRIFT).waiting) == 1
+    assert len(node_state.heard(node_state.heard(Ledger(), DRIFT), DRIFT).waiting) == 1
 
 
 def test_the_eleventh_that_differs_in_its_message_alone_stands_for_all_that_follow() -> None:
     ledger, found = Ledger(), []
     for number in range(14):
         other = msgspec.structs.replace(DRIFT, message=f"file {number}")
-        ledger, told = written(events.heard(ledger, other), T0 + 20 * number)
+        ledger, told = written(node_state.heard(ledger, other), T0 + 20 * number)
         found += told
     names = [each.name for each in found]
     assert len(set(names)) == 11
@@ -52,9 +52,13 @@ def test_the_eleventh_that_differs_in_its_message_alone_stands_for_all_that_foll
 def test_the_combined_event_goes_on_counting_when_its_message_is_the_same() -> None:
     ledger = Ledger()
     for number in range(11):
-        ledger, _ = written(events.heard(ledger, msgspec.structs.replace(DRIFT, message=f"{number}")), T0 + 20 * number)
+        ledger, _ = written(
+            node_state.heard(ledger, msgspec.structs.replace(DRIFT, message=f"{number}")), T0 + 20 * number
+        )
     for again in range(2):
-        ledger, (told,) = written(events.heard(ledger, msgspec.structs.replace(DRIFT, message="10b")), T0 + 230 + again)
+        ledger, (told,) = written(
+            node_state.heard(ledger, msgspec.structs.replace(DRIFT, message="10b")), T0 + 230 + again
+        )
         assert told.count == 2 + again
 
 
@@ -63,7 +67,7 @@ def test_no_minute_has_more_than_a_few_and_nothing_that_waits_is_lost(heard: lis
     ledger, times, told = Ledger(), [], []
     for after, word, warning in sorted(heard):
         happening = Happening("Node", "Drift", word, warning=warning)
-        ledger = events.heard(ledger, happening)
+        ledger = node_state.heard(ledger, happening)
         ledger, found = written(ledger, T0 + after)
         times += [T0 + after] * len(found)
         told += [each.happening for each in found]
@@ -74,24 +78,24 @@ def test_no_minute_has_more_than_a_few_and_nothing_that_waits_is_lost(heard: lis
 def test_of_too_much_that_waits_the_oldest_is_left_out() -> None:
     ledger = Ledger()
     for number in range(30):
-        ledger = events.heard(ledger, msgspec.structs.replace(DRIFT, message=str(number)))
+        ledger = node_state.heard(ledger, msgspec.structs.replace(DRIFT, message=str(number)))
     assert [each.message for each in ledger.waiting] == [str(number) for number in range(10, 30)]
 
 
 @pytest.mark.parametrize("text", ["x" * 5000, "é" * 5000, "\udcff" * 5000], ids=["ascii", "two bytes", "no UTF-8"])
 def test_a_message_fits_into_an_event(text: str) -> None:
-    (found,) = events.heard(Ledger(), msgspec.structs.replace(DRIFT, message=text)).waiting
+    (found,) = node_state.heard(Ledger(), msgspec.structs.replace(DRIFT, message=text)).waiting
     assert 900 < len(found.message.encode()) <= 1024
     assert found.message.endswith("...")
 
 
 def test_what_is_no_utf_8_can_be_sent_all_the_same() -> None:
-    (found,) = events.heard(Ledger(), msgspec.structs.replace(DRIFT, message="a\udcffb")).waiting
+    (found,) = node_state.heard(Ledger(), msgspec.structs.replace(DRIFT, message="a\udcffb")).waiting
     assert found.message == "a?b"
 
 
 def test_an_event_of_the_node_is_in_the_namespace_that_kubernetes_asks_for() -> None:
     told = Told(DRIFT, "n.1", 1, T0, T0)
-    body = events.body(told, {"kind": "Node", "name": "n", "uid": "n"}, node="n", now="2026-01-01T00:00:00Z")
+    body = node_state.body(told, {"kind": "Node", "name": "n", "uid": "n"}, node="n", now="2026-01-01T00:00:00Z")
     assert body["metadata"] == {"name": "n.1", "namespace": "default"}
     assert (body["type"], body["count"], body["source"]["host"]) == ("Warning", 1, "n")

@@ -19,9 +19,9 @@ from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.fleet import archive, values
 from toolkit_installer.fleet.archive import Archive
 from toolkit_installer.fleet.values import Answer, NotReadableError, RawAnswer
-from toolkit_installer.node.disk.reading import Found, Identity, Metadata
-from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.processes import Process
+from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.node.root import NodeError
 
 MAGIC = b"toolkit-installer capture\n"
 HEAD = Archive(

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from toolkit_installer.fleet import archive
-from toolkit_installer.node.disk.reading import Reader
-from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
+from toolkit_installer.node.reading import Reader
+from toolkit_installer.node.root import Root
 from toolkit_installer.settings import ToolkitSettings
 
 QUESTIONS: dict[str, list[list[Any]]] = {

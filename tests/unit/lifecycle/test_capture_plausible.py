@@ -13,9 +13,9 @@ from toolkit_installer.applying.impact import Running
 from toolkit_installer.driver.roots import Driver
 from toolkit_installer.fleet import seams, values
 from toolkit_installer.fleet.values import Answer, Failure, NotReadableError, RawAnswer
-from toolkit_installer.node.disk.reading import CONFIG_LIMIT, Found, Identity, Metadata
 from toolkit_installer.node.processes import Process
-from toolkit_installer.node.running import Completed
+from toolkit_installer.node.programs import Completed
+from toolkit_installer.node.reading import CONFIG_LIMIT, Found, Identity, Metadata
 from toolkit_installer.planning.files_naming import Naming
 from toolkit_installer.planning.other_installer import OtherInstaller
 
@@ -133,13 +133,13 @@ def test_an_escape_that_stands_for_nothing_is_refused(text: str) -> None:
 
 
 VALID: dict[str, tuple[Any, Any]] = {
-    "node.disk.root.Root.canonical": ("/a", "a"),
-    "node.disk.root.Root.mount_of": (-1, -2),
-    "node.disk.reading.Reader.list": (["a"], ["a/b"]),
-    "node.disk.reading.Reader.mount_flags": (0, 1 << 62),
-    "node.disk.reading.read_bounded": (b"", bytes(CONFIG_LIMIT + 1)),
-    "node.disk.reading.Tree.read": (b"", bytes(CONFIG_LIMIT + 1)),
-    "node.disk.look.real": ("/", ""),
+    "node.root.Root.canonical": ("/a", "a"),
+    "node.root.Root.mount_of": (-1, -2),
+    "node.reading.Reader.list": (["a"], ["a/b"]),
+    "node.reading.Reader.mount_flags": (0, 1 << 62),
+    "node.reading.read_bounded": (b"", bytes(CONFIG_LIMIT + 1)),
+    "node.reading.Tree.read": (b"", bytes(CONFIG_LIMIT + 1)),
+    "node.root.real": ("/", ""),
     "node.places.Places.on_node": (None, "a"),
     "node.places.Places.seen_here": ("/a", "a"),
     "node.places.Places.reachable": ("/a", ""),
@@ -147,7 +147,7 @@ VALID: dict[str, tuple[Any, Any]] = {
     "node.programs.Programs.find_program": (None, "runc"),
     "node.processes.names": ([(1, "init")], [(-1, "init")]),
     "node.processes.parent_of": (0, -1),
-    "node.descriptors.content": (None, bytes(CONFIG_LIMIT + 1)),
+    "node.sockets.content": (None, bytes(CONFIG_LIMIT + 1)),
     "node.locks.holder": (None, 1 << 30),
     "node.machine.boot_seconds": (1.5, -1.0),
     "node.machine.now": (1.5, 1e30),

@@ -8,8 +8,8 @@ from toolkit_installer.fleet import seams
 from toolkit_installer.fleet.seams import Question, Seam
 
 UNTOLD = {
-    "node.disk.reading.Reader.read_file": {"limit"},
-    "node.disk.reading.read_bounded": {"limit"},
+    "node.reading.Reader.read_file": {"limit"},
+    "node.reading.read_bounded": {"limit"},
     "node.sockets.speaker": {"greeting"},
     "reporting.diagnosis.diagnose": {"settings"},
     "applying.impact.containers": {"inspection"},

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from toolkit_installer.documents import changes
-from toolkit_installer.node.disk.reading import Found, Identity, Metadata
-from toolkit_installer.planning.cdi_files import Generated, SpecificationFacts, plan_specifications
+from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.planning.installed import Generated, SpecificationFacts, plan_specifications
 from toolkit_installer.receipt.schema import SPECIFICATION_ROLE, Before, FileRecord, Receipt, State
 
 PATH = "/var/run/cdi/nvidia.yaml"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.node.disk import reading
-from toolkit_installer.node.disk.reading import Tree
+from toolkit_installer.node import reading
 from toolkit_installer.node.node import Node
-from toolkit_installer.planning.toolkit_state import Copies
+from toolkit_installer.node.reading import Tree
+from toolkit_installer.planning.installed import Copies
 from toolkit_installer.receipt.schema import Copy
 
 

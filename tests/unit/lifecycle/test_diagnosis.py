@@ -12,7 +12,7 @@ import pytest
 
 from toolkit_installer.cli import show_diagnose
 from toolkit_installer.cli.options import build
-from toolkit_installer.node.disk import look as disk
+from toolkit_installer.node import root as disk
 from toolkit_installer.node.node import Node
 from toolkit_installer.reporting import diagnosis, diagnosis_form, findings
 from toolkit_installer.reporting.diagnosis_form import (

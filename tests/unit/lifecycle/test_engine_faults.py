@@ -9,9 +9,9 @@ import pytest
 
 from toolkit_installer.engines.api import Live
 from toolkit_installer.node import processes
-from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
+from toolkit_installer.node.root import Root
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, OwnedKey
 from toolkit_installer.reporting import engine_faults
 from toolkit_installer.settings import EngineName

@@ -103,7 +103,7 @@ def test_no_mutation_of_a_capture_raises_anything_but_a_refusal(
 
 def test_a_damaged_answer_is_refused_by_the_name_of_its_capture(fleet: list[bytes], given: list[bytes]) -> None:
     value = capture_mutations.opened(fleet[0])
-    seam = "node.disk.reading.Reader.status"
+    seam = "node.reading.Reader.status"
     value["answers"][seam] = {asked: [[-1] * 11] for asked in value["answers"][seam]}
     found = list(refusals(capture_mutations.closed(value), given, compared=True))
     assert len(found) == 2

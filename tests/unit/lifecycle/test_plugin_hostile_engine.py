@@ -20,8 +20,7 @@ from toolkit_installer.node import signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.nri.connection import Lost
 from toolkit_installer.nri.decision import DOMAIN, MANAGEMENT
-from toolkit_installer.nri.session import Configured, Event, Serving, Unsupported
-from toolkit_installer.nri.wire import Engine
+from toolkit_installer.nri.session import Configured, Engine, Event, Serving, Unsupported
 from toolkit_installer.settings import NriSettings, Settings
 from toolkit_installer.waiting.plugin import CannotStartError, PluginWatch
 from toolkit_installer.waiting.plugin_process import Teller

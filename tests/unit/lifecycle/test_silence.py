@@ -9,13 +9,13 @@ from collections.abc import Iterator
 import pytest
 
 from toolkit_installer.engines.common import serving
-from toolkit_installer.node import heard
+from toolkit_installer.node import reading
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.services import Services
 from toolkit_installer.receipt.schema import EngineRecord
 from toolkit_installer.reporting import status
-from toolkit_installer.reporting.status_form import ProcessState, SilentEngine
+from toolkit_installer.reporting.status_verdict import ProcessState, SilentEngine
 from toolkit_installer.settings import EngineName
 
 ENGINE = EngineRecord(EngineName.DOCKER, "/run/docker.sock", None, (), None, ())
@@ -70,7 +70,7 @@ def test_the_last_words_of_the_engine_are_short_and_without_secrets(
     units: dict[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     units["docker.service"] = FAILED
-    monkeypatch.setitem(heard.files, "/etc/docker/daemon.json", b'{"proxies": {"http-proxy": "http://u:hunter22@p"}}')
+    monkeypatch.setitem(reading.files, "/etc/docker/daemon.json", b'{"proxies": {"http-proxy": "http://u:hunter22@p"}}')
     lines = [
         *(f"line {number}" for number in range(5)),
         'time="2026-11-28T15:50:14Z" level=fatal msg="bad proxy http://u:hunter22@p"',

@@ -14,10 +14,10 @@ import msgspec
 import pytest
 
 from toolkit_installer.cli import show_status
-from toolkit_installer.planning.toolkit_state import Damage
+from toolkit_installer.planning.installed import Damage
 from toolkit_installer.reporting import status_verdict
 from toolkit_installer.reporting.outcome import LastRun
-from toolkit_installer.reporting.status_form import (
+from toolkit_installer.reporting.status_verdict import (
     DriverHealth,
     EngineHealth,
     FileFault,

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from toolkit_installer.node.disk import files
-from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.node import files
+from toolkit_installer.node.root import NodeError, Root
 
 PATH = "/etc/docker/daemon.json"
 

@@ -14,7 +14,7 @@ import pytest
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError
-from toolkit_installer.engines.common.cri import client
+from toolkit_installer.engines.common import cri
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.settings import EngineName
@@ -48,15 +48,15 @@ def says_half(*_: object) -> bytes:
 def test_a_client_that_cannot_start_or_is_cut_off_is_an_engine_that_is_silent(
     node: Node, monkeypatch: pytest.MonkeyPatch, engine: EngineName, ask: Callable[..., bytes]
 ) -> None:
-    monkeypatch.setattr(client._CHILD, "ask", ask)
+    monkeypatch.setattr(cri._CHILD, "ask", ask)
     with pytest.raises(EngineSilentError):
         adapter_of(engine).ask(node, PATH, 1)
 
 
 def test_a_configuration_that_is_nested_too_deeply_is_none(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = {"name": "containerd", "version": "v2.1.4", "handlers": [], "info": {"config": "[" * 5000}}
-    monkeypatch.setattr(client._CHILD, "ask", lambda *_: json.dumps({"answer": answer}).encode())
-    assert client.status(node.root, PATH, 1).config == {}
+    monkeypatch.setattr(cri._CHILD, "ask", lambda *_: json.dumps({"answer": answer}).encode())
+    assert cri.status(node.root, PATH, 1).config == {}
 
 
 @pytest.mark.parametrize("engine", registry.names())

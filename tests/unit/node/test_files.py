@@ -14,12 +14,12 @@ import pytest
 
 from tests.unit.noted_calls import Calls
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node import reading
 from toolkit_installer.node.calls import SystemCalls
-from toolkit_installer.node.disk import reading
-from toolkit_installer.node.disk.files import ChangedMeanwhileError, Files
-from toolkit_installer.node.disk.reading import Found, Metadata
-from toolkit_installer.node.disk.root import NodeError, Root
-from toolkit_installer.node.disk.writing import own_metadata, temporary_name
+from toolkit_installer.node.files import ChangedMeanwhileError, Files
+from toolkit_installer.node.reading import Found, Metadata
+from toolkit_installer.node.root import NodeError, Root
+from toolkit_installer.node.writing import own_metadata, temporary_name
 
 PATH = "/etc/daemon.json"
 OLD, NEW = b'{"old": 1}', b'{"new": 2}' * 1000

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from tests.unit.noted_calls import Calls
-from toolkit_installer.node.disk.files import KEPT_SUFFIX, ChangedMeanwhileError, Files, Recovered, swap_name
-from toolkit_installer.node.disk.reading import Found
-from toolkit_installer.node.disk.root import NodeError, Root
-from toolkit_installer.node.disk.writing import own_metadata, temporary_name
+from toolkit_installer.node.files import KEPT_SUFFIX, ChangedMeanwhileError, Files, Recovered, swap_name
+from toolkit_installer.node.reading import Found
+from toolkit_installer.node.root import NodeError, Root
+from toolkit_installer.node.writing import own_metadata, temporary_name
 
 PATH = "/etc/daemon.json"
 OLD, NEW, THEIRS = b'{"old": 1}', b'{"new": 2}', b'{"own": 3}'

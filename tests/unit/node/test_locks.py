@@ -20,9 +20,9 @@ from tests.support.quick import Few
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError
 from toolkit_installer.node import locks, trust
 from toolkit_installer.node.calls import SystemCalls
-from toolkit_installer.node.disk.files import Files
-from toolkit_installer.node.disk.root import NodeError, Root
+from toolkit_installer.node.files import Files
 from toolkit_installer.node.locks import PidFile, holder, lock_folder
+from toolkit_installer.node.root import NodeError, Root
 
 PATH = "/run/nvidia/toolkit.pid"
 USUAL = (PATH, "/run/nvidia/toolkit/toolkit.pid")
@@ -209,9 +209,9 @@ STARTER = """
 import sys, time
 from toolkit_installer.errors import AlreadyRunningError
 from toolkit_installer.node.calls import SystemCalls
-from toolkit_installer.node.disk.files import Files
+from toolkit_installer.node.files import Files
 from toolkit_installer.node.locks import PidFile
-from toolkit_installer.node.disk.root import Root
+from toolkit_installer.node.root import Root
 sys.stdout.write("r"); sys.stdout.flush()
 sys.stdin.read(1)
 try:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.node.disk.reading import OneLook, Reader
-from toolkit_installer.node.disk.root import Root
+from toolkit_installer.node.reading import OneLook, Reader
+from toolkit_installer.node.root import Root
 
 FILES = ("/etc/engine.toml", "/etc/engine.d/a.conf", "/opt/here")
 

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes, sockets, trust
 from toolkit_installer.node.calls import SystemCalls
-from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.processes import ProcessGoneError
+from toolkit_installer.node.root import Root
 from toolkit_installer.node.trust import Standing
 
 SOCKET = "/run/engine.sock"

@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.node import programs, running, signals, trust
+from toolkit_installer.node import programs, signals, trust
 from toolkit_installer.node.calls import SystemCalls
-from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.programs import ProgramError, Programs, ProgramTimeoutError
+from toolkit_installer.node.root import Root
 from toolkit_installer.node.services import Services
 from toolkit_installer.node.signals import Attention, Stopped
 
@@ -237,7 +237,7 @@ def test_each_program_gets_a_private_temporary_folder_that_goes_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    monkeypatch.setattr(running, "_TEMPORARY", (str(tmp_path / "none"), str(tmp_path / "file"), str(tmp_path)))
+    monkeypatch.setattr(programs, "_TEMPORARY", (str(tmp_path / "none"), str(tmp_path / "file"), str(tmp_path)))
     shown = {programs.run([*PYTHON, SHOW_TMPDIR], seconds=20).output.decode() for _ in range(2)}
     assert len(shown) == 2, "two programs had the same folder"
     for folder, mode in map(str.split, shown):
@@ -247,7 +247,7 @@ def test_each_program_gets_a_private_temporary_folder_that_goes_with_it(
 
 
 def test_a_program_that_is_killed_leaves_no_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(running, "_TEMPORARY", (str(tmp_path),))
+    monkeypatch.setattr(programs, "_TEMPORARY", (str(tmp_path),))
     with pytest.raises(ProgramTimeoutError):
         programs.run([*PYTHON, f"{SHOW_TMPDIR}\n    import time; time.sleep(60)"], seconds=0.5)
     assert list(tmp_path.iterdir()) == []
@@ -256,7 +256,7 @@ def test_a_program_that_is_killed_leaves_no_temporary_folder(tmp_path: Path, mon
 def test_a_program_runs_without_a_temporary_folder_where_nothing_is_writable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(running, "_TEMPORARY", (str(tmp_path / "none"),))
+    monkeypatch.setattr(programs, "_TEMPORARY", (str(tmp_path / "none"),))
     monkeypatch.setenv("TMPDIR", "/elsewhere")
     done = programs.run([*PYTHON, "import os; print('TMPDIR' in os.environ)"], seconds=20)
     assert done.output == b"False\n"

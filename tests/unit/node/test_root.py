@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.disk.root import NodeError, Root, is_mounted
 from toolkit_installer.node.owners import refuse_if_others_write
+from toolkit_installer.node.root import NodeError, Root, is_mounted
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 
@@ -294,7 +294,7 @@ def test_an_error_of_the_kernel_says_what_to_do() -> None:
 def test_a_folder_of_the_same_disk_that_is_mounted_is_told_from_one_that_is_not(tmp_path: Path) -> None:
     for name in ("disk", "host"):
         (tmp_path / name).mkdir()
-    asked = f"from toolkit_installer.node.disk.root import is_mounted; print(is_mounted({str(tmp_path / 'host')!r}))"
+    asked = f"from toolkit_installer.node.root import is_mounted; print(is_mounted({str(tmp_path / 'host')!r}))"
     script = f'"$0" -c "$1"; mount --bind {tmp_path}/disk {tmp_path}/host && "$0" -c "$1"'
     command = ["unshare", "--mount", "sh", "-c", script, sys.executable, asked]
     if subprocess.run(["unshare", "--mount", "true"], capture_output=True, check=False).returncode:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.node import running
+from toolkit_installer.node import programs
 from toolkit_installer.node.calls import SystemCalls
-from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.programs import ProgramError, Programs
+from toolkit_installer.node.root import Root
 from toolkit_installer.node.services import Services
 from toolkit_installer.node.signals import Stopped
 
@@ -69,7 +69,7 @@ def test_a_restart_is_left_to_systemd_once_it_was_asked_and_not_sooner(scripts: 
 def test_people_are_told_meanwhile_also_where_nothing_is_asked_of_it(scripts: Scripts, services: Services) -> None:
     scripts.script("systemctl", '[ "$1" != restart ] || exec sleep 0.5')
     told: list[None] = []
-    with running.telling(lambda: told.append(None)):
+    with programs.telling(lambda: told.append(None)):
         services.restart("crio.service", seconds=60)
     assert told
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.nri import engine
-from toolkit_installer.node.disk.root import Root
+from toolkit_installer.node.root import Root
 from toolkit_installer.nri.connection import REGISTRATION_SECONDS, STEADY, Lost, Plugin, serve
 from toolkit_installer.nri.decision import DOMAIN, Policy
 from toolkit_installer.nri.session import Answered, Configured, Event, Identity, Rejected, Serving, Unsupported

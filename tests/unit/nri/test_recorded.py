@@ -11,8 +11,7 @@ import pytest
 
 from tests.unit.nri import engine
 from toolkit_installer.nri.decision import Policy
-from toolkit_installer.nri.session import Answered, Configured, Identity, Serving, Session
-from toolkit_installer.nri.wire import RUNTIME
+from toolkit_installer.nri.session import RUNTIME, Answered, Configured, Identity, Serving, Session
 
 FOLDER = Path(__file__).parents[2] / "data" / "nri" / "containerd-2.4.2"
 BY_ENGINE = (FOLDER / "by-engine").read_bytes()

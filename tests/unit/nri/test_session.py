@@ -12,18 +12,20 @@ from hypothesis import strategies as st
 from tests.unit.nri import engine
 from toolkit_installer.nri.decision import DOMAIN, Granted, Policy, Refused, Withheld
 from toolkit_installer.nri.session import (
+    LARGEST,
     Answered,
     Configured,
+    Engine,
     Event,
     Identity,
     Malformed,
+    ProtocolError,
     Rejected,
     Serving,
     Session,
     ShuttingDown,
     Unsupported,
 )
-from toolkit_installer.nri.wire import LARGEST, Engine, ProtocolError
 
 POLICY = Policy(frozenset({"gpu-operator"}))
 EVERY_GPU = {DOMAIN: "management.nvidia.com/gpu=all"}

@@ -10,12 +10,12 @@ import posixpath
 from collections.abc import Callable, Sequence
 
 from toolkit_installer import log
-from toolkit_installer.engines.target import EngineTarget
+from toolkit_installer.engines.registry import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes, programs, trust
-from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, flag_value, lives_on, root_of
+from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.toolkit import layout
 
 

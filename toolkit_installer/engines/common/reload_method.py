@@ -1,18 +1,32 @@
 """How an engine is reloaded: decided before anything is written, the same way for every engine.
 
 What the canaries of all engines have in common: how one asks for GPUs, and whether it has got any.
+
+The daemon's own binary reads the new configuration before the daemon does; nothing is written for it.
+
+The candidate reaches the binary through its standard input and a memory file. What it makes of a configuration that
+is known to be good, asked the same way, tells whether it can be asked at all.
 """
 
 from __future__ import annotations
 
-from toolkit_installer import log
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+
+from toolkit_installer import lazy, log
+from toolkit_installer.documents import toml_document
+from toolkit_installer.documents.changes import DocumentError, Table, lookup, same
 from toolkit_installer.engines.api import Inspection, Reload
 from toolkit_installer.engines.common.serving import PROCESS_NAMES, process_of
+from toolkit_installer.engines.containerd.config import said
+from toolkit_installer.engines.containerd.tables import PLUGINS, table_of
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
-from toolkit_installer.node.disk.reading import Reader
-from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.programs import ProgramError, Programs
+from toolkit_installer.node.reading import Reader
+from toolkit_installer.node.root import NodeError
 from toolkit_installer.settings import EngineName, ReloadMode
 
 
@@ -98,3 +112,126 @@ def without_gpus(pid: int) -> str:
     if any(name.startswith("nvidia") for name in shown):
         return ""
     return f"a container that asks for all GPUs ({GPU_VARIABLE}=all) has no device of NVIDIA's in its /dev"
+
+
+_SECONDS = 20.0
+_INPUT = "/dev/stdin"
+_PLACES = (
+    lazy.pattern(r"\brow[ =]([0-9]{1,7})\b"),  # containerd from 2.0 on
+    lazy.pattern(r"\(([0-9]{1,7}), [0-9]{1,7}\)"),  # containerd 1.x
+    lazy.pattern(r"\bline ([0-9]{1,7})\b"),  # CRI-O
+)
+"""How the engines' binaries say on which line of what they read something is wrong."""
+_VERSION = lazy.pattern(r"\bv?([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}\S*)")
+_LONGEST_SHOWN = 200
+
+
+def shown(words: str, content: bytes | None = None) -> str:
+    """Return a binary's words for people, hidden values left out, with the line that they point at.
+
+    `content`: what it was given, if that was one text. It is on no disk, so nobody could look its lines up; of the
+    line, values are hidden as in a diff.
+    """
+    from toolkit_installer import foreign_words  # noqa: PLC0415  # for what went wrong alone
+    from toolkit_installer.documents.masking import mask  # noqa: PLC0415
+
+    masked = foreign_words.of_program(words)
+    line = pointed_at(words) if content is not None else None
+    lines = mask((content or b"").decode(errors="replace")).split("\n")
+    if line is None or not 0 < line <= len(lines):
+        return masked
+    return f"{masked.rstrip()}; line {line} of what it was given: {lines[line - 1].strip()[:_LONGEST_SHOWN]}"
+
+
+def pointed_at(words: str) -> int | None:
+    """Return the line that is named last: before the error there may be warnings."""
+    for each in reversed(words.splitlines()):
+        found = next((match for pattern in _PLACES if (match := pattern.search(each)) is not None), None)
+        if found is not None:
+            return int(found[1])
+    return None
+
+
+def docker_refusal(programs: Programs, binary: str, flags: Sequence[str], candidate: bytes) -> str | None:
+    """Return dockerd's words if it refuses the candidate; None if it takes it, or cannot be asked (before 23.0).
+
+    `flags` are those of the running daemon: it takes no file that repeats one of them.
+    An empty configuration tells which: dockerd takes that one in any case.
+    """
+    command = [binary, *flags, "--validate", f"--config-file={_INPUT}"]
+    try:
+        if programs.run(command, seconds=_SECONDS, given=b"{}").status != 0:
+            return None
+        tried = programs.run(command, seconds=_SECONDS, given=candidate)
+    except ProgramError:
+        return None
+    return None if tried.status == 0 else tried.errors
+
+
+def containerd_dump_of_all(programs: Programs, binary: str, contents: Sequence[bytes]) -> tuple[Table | None, str]:
+    """Return what containerd makes of several files in this order: the root, and what it is to import after it."""
+    versions = (toml_document.parse(content).get("version") for content in contents)
+    version = next((f"version = {version}\n" for version in versions if version is not None), "")
+    with contextlib.ExitStack() as stack:
+        files = [stack.enter_context(memory(content)) for content in contents]
+        paths = ", ".join(f'"/proc/self/fd/{file}"' for file in files)
+        root = f"{version}imports = [{paths}]\n".encode()
+        return containerd_dump(programs, binary, root, keep=files)
+
+
+def containerd_dump(
+    programs: Programs, binary: str, root: bytes = b"", *, path: str = _INPUT, keep: Sequence[int] = ()
+) -> tuple[Table | None, str]:
+    """Return what containerd makes of a root file, or of the one that is at `path` for it, and its words.
+
+    None if it refuses it. Its exit code proves little, so the output counts.
+    """
+    try:
+        done = programs.run([binary, "--config", path, "config", "dump"], seconds=_SECONDS, given=root, keep=keep)
+        return (toml_document.parse(done.output) if done.status == 0 else None), done.errors
+    except (ProgramError, DocumentError) as error:
+        return None, str(error)
+
+
+def containerd_version(programs: Programs, binary: str) -> str:
+    """Return the version that a containerd's binary prints, such as "1.7.24", "" if it prints none."""
+    try:
+        done = programs.run([binary, "--version"], seconds=_SECONDS)
+    except ProgramError:
+        return ""
+    found = _VERSION.search(done.output.decode(errors="replace"))
+    return found[1] if done.status == 0 and found is not None else ""
+
+
+@contextlib.contextmanager
+def memory(content: bytes) -> Iterator[int]:
+    """Yield the descriptor of a memory file with that content."""
+    fd = os.memfd_create("toolkit-installer-candidate")
+    try:
+        os.write(fd, content)
+        yield fd
+    finally:
+        os.close(fd)
+
+
+def containerd_losses(before: Table, after: Table, handlers: dict[str, str], default: str | None) -> list[str]:
+    """Return in words what the new effective configuration lacks: a handler, the default, a runtime that was there.
+
+    Pure: `before` and `after` are what the binary printed.
+    """
+    old, new = (
+        next((found for plugin in PLUGINS if isinstance(found := lookup(dump, table_of(plugin)), dict)), {})
+        for dump in (before, after)  # whatever name this containerd prints the CRI plugin under
+    )
+    wrong = [
+        f"it does not see the handler {name}"
+        for name, path in handlers.items()
+        if lookup(new, ("runtimes", name, "options", "BinaryName")) != path
+    ]
+    if default is not None and new.get("default_runtime_name") != default:
+        wrong.append(f"its default runtime would be {new.get('default_runtime_name')!r}, not {default!r}")
+    return wrong + [
+        f"the runtime {name} would not be what it was"
+        for name, entry in (old.get("runtimes") or {}).items()
+        if name not in handlers and not same(said(lookup(new, ("runtimes", name))), said(entry))
+    ]

@@ -1,4 +1,8 @@
-"""What containerd's files should be with us and without us, as far as it reads files of its own. Pure.
+"""What is added to a containerd of a distribution: into which of its files, and what the distribution does by itself.
+
+Pure: from what was found, and what is asked for, to what the files should be.
+
+What containerd's files should be with us and without us, as far as it reads files of its own. Pure.
 
 With us, the handlers are in a drop-in of our own, or where every daemon in question sees them. config.py has what is
 put into the text of one file and taken out again, work.py how the files are read, sources.py whose settings the
@@ -7,8 +11,10 @@ handlers get; for a distribution's files, additions.py stands in for all of it b
 
 from __future__ import annotations
 
+import contextlib
+import json
 import posixpath
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
 
 import msgspec
@@ -17,36 +23,225 @@ from toolkit_installer.documents import shown, toml_document
 from toolkit_installer.documents.changes import ABSENT, Table, lookup, same
 from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Recorded
 from toolkit_installer.engines.common import losses
-from toolkit_installer.engines.containerd import config, layouts, sources, templates
+from toolkit_installer.engines.containerd import config, layouts, templates
+from toolkit_installer.engines.containerd import config as containerd_sources
 from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import tables as views_of
-from toolkit_installer.engines.containerd.config import Part
+from toolkit_installer.engines.containerd.config import Candidate, Part
 from toolkit_installer.engines.containerd.inspection import (
     DROP_IN,
     DROP_IN_ROLE,
     ENDING,
     ROOT_ROLE,
     ContainerdInspection,
+    Placed,
     is_import,
 )
-from toolkit_installer.engines.containerd.sources import Candidate
+from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, TEMPLATE_ROLES, Way
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
+    CRI_PLUGIN,
     CRI_TABLES,
     MERGES_DEEPLY,
     READS_VERSION_3,
     RUNTIME,
     SHORT,
+    VERSION,
     Release,
     View,
     enable_cdi,
+    executable,
+    made_version,
     runtimes_in,
     shape,
 )
 from toolkit_installer.engines.containerd.work import Work
 from toolkit_installer.engines.ownership import MARKER, Ownership, is_blank, revert_content
-from toolkit_installer.engines.target import Request
+from toolkit_installer.engines.registry import Request
 from toolkit_installer.errors import ConfigurationError, located
+
+_ON_BY_DEFAULT = 3
+"""The first version of containerd's files whose daemons have CDI on unless they are told otherwise."""
+
+
+class Placing:
+    """One distribution's containerd, its files without us by role, and what is asked for."""
+
+    def __init__(
+        self, inspection: ContainerdInspection, placed: Placed, request: Request, without: Mapping[str, DesiredFile]
+    ) -> None:
+        """Raise ConfigurationError for what cannot be worked with."""
+        self.inspection = inspection
+        self.placed = placed
+        self.layout = layout = placed.layout
+        self.request = request
+        self.without = {role: wanted for role, wanted in without.items() if role != GENERATED_ROLE}
+        self.default = request.default
+        self.served = request.served
+        live = inspection.live
+        bases = {role: wanted.base for role, wanted in self.without.items() if role in TEMPLATE_ROLES}
+        there = {path: base for role, path in layout.templates.items() if (base := bases.get(role)) is not None}
+        self.start = layout.next_start(there, live.version if live is not None else None)
+        self.role = next((role for role, path in layout.templates.items() if path == self.start.template), "")
+        self.notes = [*placed.notes, *self.start.notes]
+        if self.role in bases:
+            with self._template() as wanted:
+                templates.refuse_twice(wanted.base or b"", layout.finding(request.toolkit_folder))
+        self.document = layout.document(placed.content, request.toolkit_folder)
+        sources, folder = inspection.sources, request.toolkit_folder
+        self.candidates = containerd_sources.candidates(sources, self.document, layout.plugin, folder)
+
+    def desired(self) -> DesiredState:
+        """Return what the files should be. Raises ConfigurationError."""
+        if self.start.way is Way.DROP_IN:
+            self._into_drop_in()
+        elif not self.request.handlers:
+            self.served = {}
+        else:
+            self._note_what_is_kept()
+            if self.start.way is Way.TEMPLATE:
+                self._into_template()
+            else:
+                self._found_by_itself()
+        own = self.inspection.live.own if self.inspection.live is not None else frozenset[str]()
+        if own:
+            self.notes.append(
+                f"{self.layout.name} registers {', '.join(sorted(own))} by itself, as long as it finds their programs "
+                "when it starts: cleanup leaves them to it"
+            )
+        built_in = next(iter(self.placed.low_level), BUILT_IN_RUNTIME)
+        low_level = containerd_sources.low_level(self.document, self.layout.plugin, built_in)
+        return DesiredState(tuple(self.without.values()), self.served, self.default, low_level, tuple(self.notes))
+
+    def _part(self, version: int) -> Part:
+        """Return what is registered in a file of this version."""
+        settings = self.request.settings
+        plugin = CRI_PLUGIN[version]
+        base_runtime = containerd_sources.chosen_base_runtime(self.candidates, self.document, self.layout.plugin)
+        made = config.entries(base_runtime, plugin, self.request.handlers, settings)
+        legacy = settings.use_legacy_config and plugin == SHORT
+        cdi = self.request.enable_cdi and _distribution_wants_cdi(self.document, self.layout.plugin, version)
+        return Part(plugin, made, self.default, legacy=legacy, cdi=cdi)
+
+    def _into_drop_in(self) -> None:
+        version = self.start.version
+        part = self._part(version)
+        self.notes += containerd_sources.unused(self.inspection.sources, self.candidates)
+        if part.legacy:
+            self.default = None  # such a default has no name
+        elif self.request.settings.use_legacy_config:
+            self.notes.append("--use-legacy-config is not used: only files of version 1 know such a default")
+        wanted = self.without[self.layout.drop_in_role]
+        with located(wanted.path):
+            base = wanted.base or b""
+            document = toml_document.parse(base)
+            if document and (said := made_version(document.get("version", 1))) != version:
+                raise ConfigurationError(
+                    f"is of version {said!r}, and the file that imports it of version {version}",
+                    line=toml_document.line_of(base, VERSION) or 1,
+                    hint="move it away, or write it for that version",
+                )
+            text, owned = config.with_us(base, [part], None if document else version)
+        self.without[wanted.role] = wanted.holding(text, toml_document.parse, owned)
+
+    def _into_template(self) -> None:
+        with self._template() as wanted:
+            base = wanted.base if wanted.base is not None else templates.BASE
+            part = self._part(self.start.version)
+            self._refuse_another(part)
+            text = templates.with_block(base, part)
+            own = templates.named(base, part)
+        if self.layout.templates[self.role] in self.placed.changed:
+            # nobody knows yet what it makes: a restart would be the first to tell
+            name = self.layout.name
+            why = f"was changed after config.toml was made of it: {name} has not been started with it"
+            self.notes.append(f"{wanted.path} {why}")
+        if self.start.version < _ON_BY_DEFAULT <= self.layout.version:
+            newest = posixpath.basename(self.layout.template or "")
+            self.notes.append(f"{wanted.path} is what {self.layout.name} reads next, as no {newest} is there")
+        if templates.render(base, b"", part.plugin) is None:
+            why = f"has actions that only {self.layout.name} fills in: what it makes of them is not checked"
+            self.notes.append(f"{wanted.path} {why}")
+        self.without[self.role] = msgspec.structs.replace(wanted, target=text)
+        self._note_cdi(part)
+        self.notes += containerd_sources.unused(self.inspection.sources, self.candidates)
+        self._note_unused(own, f"{wanted.path} has their tables already")
+        if templates.is_conditional(base):
+            found = self.layout.finding(self.request.toolkit_folder) & self.served.keys() - own
+            self._note_unused(found, f"{self.layout.name} makes their tables itself if it finds them when it starts")
+
+    @contextlib.contextmanager
+    def _template(self) -> Iterator[DesiredFile]:
+        """Yield the template that is read next, and name it in errors, and the one that was looked for before it."""
+        wanted = self.without[self.role]
+        try:
+            with located(wanted.path):
+                yield wanted
+        except ConfigurationError as error:
+            first = self.layout.template
+            if error.path == wanted.path and first is not None and self.start.template != first:
+                why = f"it is what {self.layout.name} reads next, as {first} is not there"
+                error.hint = "; ".join(filter(None, [error.hint, why]))
+            raise
+
+    def _found_by_itself(self) -> None:
+        part = self._part(self.layout.version)
+        self._refuse_another(part)
+        self.served = self.layout.found_by_itself(self.request)
+        name = self.layout.name
+        self._note_cdi(part)
+        self.notes.append(f"{name} has no place for additions: it finds the toolkit's folder when it starts")
+        self._note_unused(self.served.keys(), f"{name} makes their tables itself")
+
+    def _refuse_another(self, part: Part) -> None:
+        """Raise ConfigurationError for a runtime of one of our names that runs something else."""
+        if self.layout.finds(self.request.toolkit_folder):
+            return
+        theirs = runtimes_in(self.document, self.layout.plugin)
+        made = {name: executable(entry) for name, entry in part.made}
+        others = [name for name in made if name in theirs and executable(theirs[name]) not in (None, made[name])]
+        if others:
+            raise ConfigurationError(
+                f"{self.layout.name} registers a runtime {others[0]!r} of its own, which runs something else",
+                path=self.layout.generated,
+                hint="register under another name with --runtime-name",
+            )
+
+    def _note_cdi(self, part: Part) -> None:
+        if part.cdi:
+            self.notes.append(
+                f"CDI stays off in the containerd of {self.layout.name}: its own configuration decides on that"
+            )
+
+    def _note_unused(self, handlers: Collection[str], why: str) -> None:
+        """Say which flags were given in vain for these handlers, as their tables are somebody else's."""
+        settings = self.request.settings
+        given = {
+            "--runtime-type": settings.runtime_type is not None,
+            "--runtime-config-override": bool(json.loads(settings.runtime_config_override)),
+            "--config-source": bool(settings.config_sources),
+            "--nvidia-container-runtime-modes.cdi.annotation-prefixes": bool(settings.container_annotations),
+        }
+        flags = [flag for flag, is_given in given.items() if is_given]
+        if flags and handlers:
+            verb = "is" if len(flags) == 1 else "are"
+            self.notes.append(f"{', '.join(flags)} {verb} not used for {', '.join(sorted(handlers))}: {why}")
+
+    def _note_what_is_kept(self) -> None:
+        """Leave the default to the distribution, and say so; a drop-in that was asked for is not read."""
+        name, asked = self.layout.name, self.request.settings.drop_in
+        if self.default is not None:
+            self.default = None
+            self.notes.append(f"{name} sets the default runtime itself (its --default-runtime): it stays as it is")
+        if asked is not None and not any(asked in note for note in self.placed.notes):
+            self.notes.append(f"{asked} is not used: this {name} imports no drop-in")
+
+
+def _distribution_wants_cdi(document: Table, plugin: str, version: int) -> bool:
+    """Tell whether CDI has to be turned on: files of version 2 may be a 1.7's, which has it off unless told."""
+    said = lookup(document, enable_cdi(plugin))
+    return said is not True and (said is False or version < _ON_BY_DEFAULT)
+
 
 _KNOWS_ENABLE_CDI: Release = (2, 1)
 """The last of which it is known; newer ones always resolve CDI devices."""
@@ -148,7 +343,7 @@ def _refuse_what_would_be_lost(work: Work, edited: Mapping[str, DesiredFile]) ->
         wrong += [
             f"its runtime {name} would not be what it was"
             for name, entry in old.items()
-            if name not in request.served and not same(sources.said(new.get(name)), sources.said(entry))
+            if name not in request.served and not same(config.said(new.get(name)), config.said(entry))
         ]
         legacy = request.settings.use_legacy_config and work.plugin(view) == SHORT
         if request.default is not None and not legacy and default != request.default:
@@ -170,9 +365,9 @@ def _part(work: Work, plugin: str, views: Sequence[View]) -> Part:
     settings = work.request.settings
     effective = views_of.plugin_table(views[-1], work.files, plugin)
     older = _of_version_1(work, plugin)
-    base_runtime = sources.chosen_base_runtime(_candidates(work, effective, plugin), effective, plugin)
+    base_runtime = config.chosen_base_runtime(_candidates(work, effective, plugin), effective, plugin)
     if not base_runtime and older:
-        base_runtime = sources.chosen_base_runtime(_candidates(work, older, SHORT), older, SHORT)
+        base_runtime = config.chosen_base_runtime(_candidates(work, older, SHORT), older, SHORT)
     made = config.entries(base_runtime, plugin, work.request.handlers, settings)
     tables = [views_of.plugin_table(view, work.files, plugin) for view in views]
     # without a map of runtimes, containerd 1.x takes its own runc
@@ -200,7 +395,7 @@ def _of_version_1(work: Work, plugin: str) -> Table:
 
 def _candidates(work: Work, effective: Table, plugin: str) -> list[Candidate]:
     """Return what each source has as a base runtime for this plugin's table."""
-    return sources.candidates(work.inspection.sources, effective, plugin, work.request.toolkit_folder)
+    return config.candidates(work.inspection.sources, effective, plugin, work.request.toolkit_folder)
 
 
 def _wants_cdi(work: Work, effective: Table, plugin: str) -> bool:
@@ -227,7 +422,7 @@ def _state(work: Work, files: Sequence[DesiredFile], notes: Sequence[str]) -> De
     plugin = work.plugin(work.views[-1])
     table = views_of.plugin_table(work.views[-1], work.files, plugin)
     settings = work.request.settings
-    told = [*notes, *sources.unused(work.inspection.sources, _candidates(work, table, plugin))]
+    told = [*notes, *config.unused(work.inspection.sources, _candidates(work, table, plugin))]
     if work.release is None:  # a live one is asked what it misses
         told += [
             f"{each.importer} imports {shown.named(each.path)}, which is not seen here: without it containerd does not "
@@ -240,7 +435,7 @@ def _state(work: Work, files: Sequence[DesiredFile], notes: Sequence[str]) -> De
         tuple(files),
         work.request.served,
         None if settings.use_legacy_config and plugin == SHORT else work.request.default,  # such a default has no name
-        sources.low_level(table, plugin),
+        config.low_level(table, plugin),
         tuple(told),
         faults=tuple(map(str, work.faults)),
     )

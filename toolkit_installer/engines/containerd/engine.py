@@ -1,4 +1,6 @@
-"""containerd: config.toml and a drop-in, or what a distribution makes and its place for additions; it is restarted.
+"""A file that was named with --config, and that is a distribution's drop-in: by its path, or as it is mounted here.
+
+containerd: config.toml and a drop-in, or what a distribution makes and its place for additions; it is restarted.
 
 desired.py has what its own files are to be with us and without us, additions.py what a distribution's are with us.
 """
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import os
 import posixpath
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -29,16 +32,15 @@ from toolkit_installer.engines.api import (
     Trials,
     release_of,
 )
-from toolkit_installer.engines.common import losses, reload_method, serving
-from toolkit_installer.engines.common import trial as common_trial
-from toolkit_installer.engines.common.cri import client
+from toolkit_installer.engines.common import cri, losses, reload_method, serving
+from toolkit_installer.engines.common import reload_method as common_trial
 from toolkit_installer.engines.common.serving import EngineBrokenError, NoAnswerError
-from toolkit_installer.engines.containerd import config, effective, layouts, named_place, templates, trial
+from toolkit_installer.engines.containerd import config, effective, layouts, templates, trial
 from toolkit_installer.engines.containerd import desired as containerd_desired
 from toolkit_installer.engines.containerd import files as root_file
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
-from toolkit_installer.engines.containerd.additions import Placing
-from toolkit_installer.engines.containerd.distributions.all import layout_of
+from toolkit_installer.engines.containerd.desired import Placing
+from toolkit_installer.engines.containerd.distributions import DISTRIBUTIONS, layout_of
 from toolkit_installer.engines.containerd.inspection import (
     CONFIG,
     DROP_IN_ROLE,
@@ -46,7 +48,7 @@ from toolkit_installer.engines.containerd.inspection import (
     ROOT_ROLE,
     ContainerdInspection,
 )
-from toolkit_installer.engines.containerd.layouts import Layout
+from toolkit_installer.engines.containerd.layouts import Layout, Way
 from toolkit_installer.engines.containerd.tables import (
     CRI_TABLES,
     PLUGINS,
@@ -69,14 +71,89 @@ from toolkit_installer.engines.ownership import (
     dangling_default,
     default_in,
 )
-from toolkit_installer.engines.target import EngineTarget, Request
+from toolkit_installer.engines.registry import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import sockets
-from toolkit_installer.node.disk.reading import Reader
-from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, read_as, root_of
+from toolkit_installer.node.reading import Reader
+from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
+
+_MADE = {"containerd.d": "containerd.toml", "config.toml.d": "config.toml", "config-v3.toml.d": "config.toml"}
+"""Folders for drop-ins, and the distribution's own file that lies beside each."""
+
+
+class NamedDropIn(msgspec.Struct, frozen=True):
+    """The layout of a distribution whose drop-in is at `path`; `files` reads the distribution's own files."""
+
+    layout: Layout
+    files: Reader
+    path: str
+
+
+def find_named_drop_in(node: Node, process: Process | None, config: str) -> NamedDropIn | None:
+    """Return the distribution of which `config` is a drop-in, None if it is nobody's.
+
+    `process`: the containerd that serves the socket, None where none runs. Raises ConfigurationError for a folder from
+    which the distribution reads nothing, and for a distribution whose files cannot be told yet.
+    """
+    folder, name = posixpath.split(config)
+    if not name.endswith(".toml"):
+        return None
+    for files, made, there in _places(node, process, folder):
+        layout = layout_of(files.content, made)
+        if layout is None or layout.in_place:
+            continue
+        read = posixpath.dirname(layout.drop_in)
+        if read != there:
+            raise ConfigurationError(
+                f"lies in {there}, and {layout.name} reads drop-ins of version {layout.version} from {read}",
+                path=config,
+                hint=f"name a file in {read}, or leave --config out",
+            )
+        return NamedDropIn(layout, files, config)
+    return None
+
+
+def require_drop_in(named: NamedDropIn, found: ContainerdInspection) -> None:
+    """Raise ConfigurationError where the distribution reads no drop-in at all when it starts next."""
+    contents = {file.role: file.content for file in found.files}
+    there = {path: content for role, path in named.layout.templates.items() if (content := contents.get(role))}
+    start = named.layout.next_start(there, found.live.version if found.live is not None else None)
+    if start.way is not Way.DROP_IN:
+        raise ConfigurationError(
+            f"this {named.layout.name} imports no drop-in, so that it would not read this file",
+            path=named.path,
+            hint="leave --config out: its template is edited then",
+        )
+
+
+def _places(node: Node, process: Process | None, folder: str) -> Iterator[tuple[Reader, str, str]]:
+    """Yield which distribution's file may belong to drop-ins in `folder`, and what the node calls that folder.
+
+    First by the folder's own name; then, as in a container that has the folder mounted elsewhere, by its identity.
+    """
+    beside = _MADE.get(posixpath.basename(folder))
+    if beside is not None:
+        yield node.files, posixpath.join(posixpath.dirname(folder), beside), folder
+    views: list[tuple[Reader, str]] = []
+    if process is not None and (started_with := root_file.config_of(process, "")):
+        views.append((Reader(root_of(process)), started_with))
+    views += [(files, row.started_with) for files in node.readers()[1:] for row in DISTRIBUTIONS]
+    for files, made in views:
+        for name, own in _MADE.items():
+            there = posixpath.join(posixpath.dirname(made), name)
+            if posixpath.basename(made) == own and _is_same(files.root, there, node.root, folder):
+                yield files, made, there
+
+
+def _is_same(one: Root, path: str, other: Root, folder: str) -> bool:
+    try:
+        return os.path.samefile(one.outside(one.canonical(path)), other.outside(other.canonical(folder)))
+    except (OSError, NodeError):
+        return False  # one of them is not there, or its process ended meanwhile
+
 
 SOCKET = "/run/containerd/containerd.sock"
 _NO_CRI = "UNIMPLEMENTED"
@@ -104,14 +181,14 @@ class Containerd(Adapter[ContainerdInspection]):
         named = None
         if target.config is not None:
             process = serving.process_of(node, self.name, socket)
-            named = named_place.find_named_drop_in(node, process, target.config)
+            named = find_named_drop_in(node, process, target.config)
         layout = named.layout if named is not None else self._layout(node, target, socket)
         answer = Inspection(socket, (), *serving.heard(self, node, socket, target.asked.answer_timeout))
         if layout is not None:
             files, path = (named.files, named.path) if named is not None else (node.files, layout.drop_in)
             found = containerd_inspection.inspect_distribution(node, target, layout, answer, files, path)
             if named is not None:
-                named_place.require_drop_in(named, found)
+                require_drop_in(named, found)
             return found
         return containerd_inspection.inspect_own(node, target, answer)
 
@@ -338,7 +415,7 @@ class Containerd(Adapter[ContainerdInspection]):
     def try_handlers(self, node: Node, socket: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
         """Start a short container through each handler. Raises EngineSilentError."""
         try:
-            return client.try_handlers(node.root, socket, seconds, handlers)
+            return cri.try_handlers(node.root, socket, seconds, handlers)
         except NoAnswerError as error:
             raise EngineSilentError(f"the CRI of containerd does not answer: {error.reason}", path=socket) from error
 
@@ -361,7 +438,7 @@ class Containerd(Adapter[ContainerdInspection]):
 def ask_cri(node: Node, socket: str, seconds: float) -> Live:
     """Ask the CRI for its handlers. Raises EngineSilentError."""
     try:
-        status = client.status(node.root, socket, seconds)
+        status = cri.status(node.root, socket, seconds)
         process = sockets.speaker(node.root, socket, b"")
     except (NoAnswerError, sockets.StrangerError) as error:
         # containerd serves once its plugins are loaded: one that is missing then failed, or is switched off

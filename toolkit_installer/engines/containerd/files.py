@@ -20,12 +20,12 @@ import msgspec
 from toolkit_installer import lazy
 from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.common import command_line
-from toolkit_installer.engines.containerd.distributions.all import DISTRIBUTIONS, layout_of
+from toolkit_installer.engines.containerd.distributions import DISTRIBUTIONS, layout_of
 from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.errors import ConfigurationError, located
-from toolkit_installer.node import descriptors, signals
-from toolkit_installer.node.disk.reading import Reader
+from toolkit_installer.node import signals, sockets
 from toolkit_installer.node.processes import Process, read_as
+from toolkit_installer.node.reading import Reader
 
 _WILDCARD = "*"
 """containerd takes a path for a pattern, which may match nothing, only if it has this.
@@ -251,8 +251,8 @@ def _candidates(process: Process) -> Iterator[Iterable[str | None]]:
     Of two distributions of which the evidence is the same, the one whose file is there counts; where both are, none.
     """
     yield [each.started_by(process.executable) for each in DISTRIBUTIONS]
-    roots = [name.removesuffix(_DATABASE) for name in descriptors.opened(process) if name.endswith(_DATABASE)]
+    roots = [name.removesuffix(_DATABASE) for name in sockets.opened(process) if name.endswith(_DATABASE)]
     yield [each.started_in(root) for root in roots for each in DISTRIBUTIONS]
     yield [each.started_with for each in DISTRIBUTIONS if process.unit in each.units]
-    for socket in descriptors.bound(process.pid) or ():
+    for socket in sockets.bound(process.pid) or ():
         yield [each.started_with for each in DISTRIBUTIONS if each.serves(socket)]

@@ -10,22 +10,22 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.api import EngineFile, Inspection
-from toolkit_installer.engines.common import command_line, trial
+from toolkit_installer.engines.common import command_line, reload_method
 from toolkit_installer.engines.common.serving import PROCESS_NAMES, process_of
 from toolkit_installer.engines.containerd import effective, layouts
 from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import files as root_file
+from toolkit_installer.engines.containerd.config import COMMAND, Sources
 from toolkit_installer.engines.containerd.files import Imported, Missing
 from toolkit_installer.engines.containerd.layouts import Layout
-from toolkit_installer.engines.containerd.sources import COMMAND, Sources
 from toolkit_installer.engines.containerd.tables import Read, disabled
-from toolkit_installer.engines.target import EngineTarget
+from toolkit_installer.engines.registry import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
-from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.places import Places
 from toolkit_installer.node.processes import Process
+from toolkit_installer.node.reading import Reader
 from toolkit_installer.settings import EngineName, EngineSettings
 
 CONFIG = "/etc/containerd/config.toml"
@@ -181,7 +181,7 @@ def inspect_own(node: Node, target: EngineTarget, answer: Inspection) -> Contain
 def _binary_version(node: Node, answer: Inspection) -> str:
     """Return the version of a containerd that runs and whose CRI does not answer: how it reads files depends on it."""
     process = process_of(node, EngineName.CONTAINERD, answer.socket) if answer.live is None else None
-    return trial.containerd_version(node.programs, process.executable) if process is not None else ""
+    return reload_method.containerd_version(node.programs, process.executable) if process is not None else ""
 
 
 def _on_node(node: Node, path: str) -> str:
@@ -254,6 +254,6 @@ def _sources(node: Node, process: Process | None, settings: EngineSettings, plac
     asked = settings.config_sources
     printed = None
     if process is not None and place is not None and (not asked or COMMAND in asked):
-        printed, _ = trial.containerd_dump(node.programs, process.executable, path=place)
+        printed, _ = reload_method.containerd_dump(node.programs, process.executable, path=place)
     paths = (each.partition("=")[2] for each in asked)
     return Sources(asked, printed, {path: node.files.content(path) for path in paths if path})

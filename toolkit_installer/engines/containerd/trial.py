@@ -10,7 +10,7 @@ import msgspec
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import DocumentError, Remove, Set, Table, lookup
 from toolkit_installer.engines.api import DesiredFile, DesiredState
-from toolkit_installer.engines.common import command_line, trial
+from toolkit_installer.engines.common import command_line, reload_method
 from toolkit_installer.engines.containerd import config, files, templates
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.files import Imported
@@ -26,9 +26,9 @@ from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, IMPORTS, run
 from toolkit_installer.engines.containerd.templates import Rendered
 from toolkit_installer.engines.ownership import MARKER
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.disk.reading import Reader
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, read_as, root_of
+from toolkit_installer.node.reading import Reader
 
 _PROGRAM = "containerd"
 
@@ -47,25 +47,25 @@ def try_out(node: Node, inspection: ContainerdInspection, desired: DesiredState)
     imported = [_without_and_with_us(inspection, each, by_role) for each in inspection.graph]
     place = files.config_of(process, CONFIG) or root.path  # the one that was named, where it is not seen
     old, new = (_absolute(content or b"", place) for content in (root.base, root.target))
-    before, words = trial.containerd_dump(programs, binary, old)
+    before, words = reload_method.containerd_dump(programs, binary, old)
     if before is None:
-        if trial.containerd_dump(programs, binary, b"")[0] is None:
+        if reload_method.containerd_dump(programs, binary, b"")[0] is None:
             return  # it cannot be asked
-        raise _would_not_start(trial.shown(words, old), root.path)
+        raise _would_not_start(reload_method.shown(words, old), root.path)
     if (missing := _missing(process, place, old, but=drop_in.path)) is not None:
-        raise _would_not_start(trial.shown(missing), root.path)
+        raise _would_not_start(reload_method.shown(missing), root.path)
     given = None
     # what stands there now would be read through the root's pattern
     imports_drop_in = any(inspection.role_of(each) == DROP_IN_ROLE for each in inspection.graph)
     if (imports_drop_in and drop_in.target != drop_in.file.content) or any(base != target for base, target in imported):
         texts = [root.target or b"", *(target for _, target in imported)]
         texts = [toml_document.edit(text, [Remove(IMPORTS)], marker=MARKER) for text in texts]
-        after = trial.containerd_dump_of_all(programs, binary, texts)
+        after = reload_method.containerd_dump_of_all(programs, binary, texts)
     elif drop_in.target is None or drop_in.target == drop_in.base:
         given = new
-        after = trial.containerd_dump(programs, binary, new)
+        after = reload_method.containerd_dump(programs, binary, new)
     else:
-        after = trial.containerd_dump_of_all(programs, binary, [old, drop_in.target])
+        after = reload_method.containerd_dump_of_all(programs, binary, [old, drop_in.target])
     if (wrong := _wrong(before, after, desired, given)) is not None:
         raise ConfigurationError(
             f"containerd's own binary ({binary}) would not serve the new configuration: {wrong}",
@@ -118,7 +118,7 @@ def _try_placed(node: Node, inspection: ContainerdInspection, placed: Placed, de
         return
     without = next_file.without if next_file is not None else None
     generated = without.text if without is not None else placed.content
-    before, words = trial.containerd_dump(node.programs, binary, generated)
+    before, words = reload_method.containerd_dump(node.programs, binary, generated)
     if before is None:
         # it cannot be asked, or fails on what it runs with, which it makes anew, or the template is to blame
         if next_file is not None and without is not None and not _is_running_with(generated, placed):
@@ -127,7 +127,7 @@ def _try_placed(node: Node, inspection: ContainerdInspection, placed: Placed, de
     changed = _with_additions(generated, layout, next_file, target) if target is not None else None
     if target is None or changed is None:
         return
-    after = trial.containerd_dump(node.programs, binary, changed)
+    after = reload_method.containerd_dump(node.programs, binary, changed)
     # of one that does not run it is not sure that it is the one that will
     wrong = _wrong(before, after, desired, changed) if process is not None or after[0] is None else None
     if wrong is not None:
@@ -207,13 +207,13 @@ def _refuse_broken(generated: _Generated, layout: Layout) -> None:
 
 def _refuse_refused(node: Node, binary: str, start: Start, rendered: Rendered, words: str, layout: Layout) -> None:
     """Raise ConfigurationError, with the template's line, unless the binary takes no configuration at all."""
-    if trial.containerd_dump(node.programs, binary, b"")[0] is None:
+    if reload_method.containerd_dump(node.programs, binary, b"")[0] is None:
         return
     raise ConfigurationError(
         f"containerd would refuse what {layout.name} makes of it at its next start: "
-        f"{trial.shown(words, rendered.text)}",
+        f"{reload_method.shown(words, rendered.text)}",
         path=start.template,
-        line=rendered.template_line(trial.pointed_at(words)),
+        line=rendered.template_line(reload_method.pointed_at(words)),
         hint="nothing was changed; correct the template: any restart would fail",
     )
 
@@ -227,9 +227,9 @@ def _wrong(before: Table, after: tuple[Table | None, str], desired: DesiredState
     """Return for people what speaks against the desired state, None if nothing does. `given`: what was read."""
     table, words = after
     if table is None:
-        return trial.shown(words, given)
-    losses = trial.containerd_losses(before, table, dict(desired.served), desired.default)
-    return trial.shown("; ".join(losses)) if losses else None
+        return reload_method.shown(words, given)
+    losses = reload_method.containerd_losses(before, table, dict(desired.served), desired.default)
+    return reload_method.shown("; ".join(losses)) if losses else None
 
 
 def _with_additions(content: bytes, layout: Layout, next_file: _Generated | None, target: DesiredFile) -> bytes | None:
@@ -268,9 +268,9 @@ def refusal(node: Node, process: Process) -> str | None:
         content = read_as(process, place)
         if content is None and given is None:
             return None  # the daemon does without its usual file; `config dump` does not
-        after, words = trial.containerd_dump(programs, binary, path=place)
+        after, words = reload_method.containerd_dump(programs, binary, path=place)
         if after is None:
-            return words if trial.containerd_dump(programs, binary, b"")[0] is not None else None
+            return words if reload_method.containerd_dump(programs, binary, b"")[0] is not None else None
         return _missing(process, place, content or b"")
     except command_line.HiddenError:
         return None
@@ -298,7 +298,7 @@ def _refuse_generated(node: Node, process: Process, layout: Layout, start: Start
     """Raise ConfigurationError where containerd would not start with what is generated next."""
     _refuse_broken(_Generated(start, start, rendered, None), layout)
     binary = _binary(node, process, layout) or process.executable
-    after, words = trial.containerd_dump(node.programs, binary, rendered.text)
+    after, words = reload_method.containerd_dump(node.programs, binary, rendered.text)
     if after is None:
         _refuse_refused(node, binary, start, rendered, words, layout)
 

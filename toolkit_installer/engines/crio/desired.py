@@ -15,10 +15,10 @@ from toolkit_installer.engines.api import HOOK_ROLE, DesiredFile, DesiredState, 
 from toolkit_installer.engines.common import losses
 from toolkit_installer.engines.crio import config
 from toolkit_installer.engines.crio import config as crio_hook
+from toolkit_installer.engines.crio.places import Sources
 from toolkit_installer.engines.crio.places import told as told_of
-from toolkit_installer.engines.crio.sources import Sources
 from toolkit_installer.engines.ownership import MARKER, Ownership, chosen_default, revert_content
-from toolkit_installer.engines.target import Request
+from toolkit_installer.engines.registry import Request
 from toolkit_installer.errors import ConfigurationError, UsageError, located
 from toolkit_installer.settings import ConfigMode
 

@@ -34,16 +34,15 @@ from toolkit_installer.engines.api import (
     Trials,
     release_of,
 )
-from toolkit_installer.engines.common import command_line, reload_method, serving, trial
-from toolkit_installer.engines.common.cri import client
-from toolkit_installer.engines.common.cri.client import Pod
+from toolkit_installer.engines.common import command_line, cri, reload_method, serving
+from toolkit_installer.engines.common.cri import Pod
 from toolkit_installer.engines.common.serving import NoAnswerError
 from toolkit_installer.engines.crio import config
 from toolkit_installer.engines.crio import config as crio_config
 from toolkit_installer.engines.crio import desired as crio_desired
 from toolkit_installer.engines.crio import places as crio_live
 from toolkit_installer.engines.crio import places as crio_places
-from toolkit_installer.engines.crio import sources as crio_sources
+from toolkit_installer.engines.crio import places as crio_sources
 from toolkit_installer.engines.crio.desired import CrioInspection
 from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, CrioLive
 from toolkit_installer.engines.crio.places import Places as CrioPlaces
@@ -55,14 +54,14 @@ from toolkit_installer.engines.ownership import (
     dangling_default,
     default_in,
 )
-from toolkit_installer.engines.target import EngineTarget
+from toolkit_installer.engines.registry import EngineTarget
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import sockets
-from toolkit_installer.node.disk.root import NodeError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.places import Places
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import Completed, ProgramError, Programs
+from toolkit_installer.node.root import NodeError
 from toolkit_installer.settings import ConfigMode, EngineName, EngineSettings, ReloadMode
 
 SOCKET = "/var/run/crio/crio.sock"
@@ -226,7 +225,7 @@ class Crio(Adapter[CrioInspection]):
         started after the change. Such a one lists a handler if its executable is there. Raises EngineSilentError.
         """
         try:
-            status = client.status(node.root, socket, seconds)
+            status = cri.status(node.root, socket, seconds)
             process = sockets.speaker(node.root, socket, _GREETING)
         except (NoAnswerError, sockets.StrangerError) as error:
             raise EngineSilentError(f"the CRI of CRI-O does not answer: {error.reason}", path=socket) from error
@@ -351,7 +350,7 @@ class Crio(Adapter[CrioInspection]):
     def try_handlers(self, node: Node, socket: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
         """Start a short container through each handler. Raises EngineSilentError."""
         try:
-            return client.try_handlers(node.root, socket, seconds, handlers)
+            return cri.try_handlers(node.root, socket, seconds, handlers)
         except NoAnswerError as error:
             raise EngineSilentError(f"the CRI of CRI-O does not answer: {error.reason}", path=socket) from error
 
@@ -416,7 +415,7 @@ def _pods_needing(node: Node, socket: str, handlers: Collection[str]) -> tuple[s
     if not handlers:
         return ()
     try:
-        pods = client.pods(node.root, socket, _PODS_SECONDS)
+        pods = cri.pods(node.root, socket, _PODS_SECONDS)
     except NoAnswerError as error:
         raise EngineSilentError(f"CRI-O does not say which pods it has: {error.reason}", path=socket) from error
     if silent := [pod for pod in pods if pod.annotations is None]:
@@ -474,7 +473,7 @@ def _last_words(done: Completed) -> str:
 def _read(programs: Programs, binary: str, root: bytes, drop_in: bytes) -> tuple[Table | None, str]:
     """Return what CRI-O makes of a root file and a drop-in; None, and its last words, if it refuses them."""
     try:
-        with trial.memory(drop_in) as fd:
+        with reload_method.memory(drop_in) as fd:
             command = [binary, "--config", "/dev/stdin", "--config-dir", f"/proc/self/fd/{fd}", "config"]
             done = programs.run(command, seconds=_SECONDS, given=root, keep=(fd,))
         return (toml_document.parse(done.output), "") if done.status == 0 else (None, _last_words(done))

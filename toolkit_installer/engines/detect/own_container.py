@@ -14,8 +14,8 @@ from collections.abc import Collection, Iterable, Iterator
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.errors import UsageError
 from toolkit_installer.node import places, processes
-from toolkit_installer.node.disk.root import NodeError, Root
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.settings import Settings
 
 _DRIVERS = ("/run/nvidia/driver", "/driver-root")

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Mapping
 import msgspec
 
 from toolkit_installer import lazy
-from toolkit_installer.engines.containerd.distributions.all import DISTRIBUTIONS
+from toolkit_installer.engines.containerd.distributions import DISTRIBUTIONS
 from toolkit_installer.engines.registry import ENGINES, Distribution, plain
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node

@@ -18,7 +18,7 @@ from toolkit_installer import log
 from toolkit_installer.engines.api import Trials
 from toolkit_installer.engines.common import reload_method, serving
 from toolkit_installer.engines.common.serving import NoAnswerError, place_of_socket
-from toolkit_installer.node.disk.root import Root
+from toolkit_installer.node.root import Root
 from toolkit_installer.node.signals import interruptible, limited
 from toolkit_installer.node.sockets import reachable
 

@@ -13,13 +13,13 @@ from toolkit_installer import log
 from toolkit_installer.engines.api import Live
 from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.common.serving import NoAnswerError, place_of_socket
-from toolkit_installer.engines.docker.cdi import DockerLive
-from toolkit_installer.engines.target import EngineTarget
+from toolkit_installer.engines.docker.config import DockerLive
+from toolkit_installer.engines.registry import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
-from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
+from toolkit_installer.node.root import Root
 from toolkit_installer.node.signals import interruptible, limited
 from toolkit_installer.node.sockets import reachable
 

@@ -24,12 +24,12 @@ from toolkit_installer.engines.api import (
 )
 from toolkit_installer.engines.common import command_line, losses, reload_method, serving
 from toolkit_installer.engines.common.serving import PROCESS_NAMES, NoAnswerError
-from toolkit_installer.engines.docker import cdi as docker_cdi
 from toolkit_installer.engines.docker import client, config
+from toolkit_installer.engines.docker import config as docker_cdi
 from toolkit_installer.engines.docker import config as docker_config
-from toolkit_installer.engines.docker.cdi import DockerLive
+from toolkit_installer.engines.docker.config import DockerLive
 from toolkit_installer.engines.ownership import CgroupSetting, Fault, ListedRuntime
-from toolkit_installer.engines.target import EngineTarget, Request
+from toolkit_installer.engines.registry import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import processes, sockets
 from toolkit_installer.node.node import Node
@@ -86,7 +86,7 @@ class Docker(Adapter[Inspection]):
         settings = request.settings
         with located(file.path):
             restarts = settings.reload_mode is ReloadMode.SYSTEMD
-            cdi = docker_cdi.wanted(inspection.live, asked=request.enable_cdi, restarts=restarts)
+            cdi = docker_cdi.cdi_switch(inspection.live, asked=request.enable_cdi, restarts=restarts)
             base = without.base or b""
             losses.refuse_replaced(without, recorded, json_document.parse, request.toolkit_folder)
             target, ownership = docker_config.with_us(base, request.handlers, request.default, cdi=cdi.write)
@@ -158,7 +158,7 @@ class Docker(Adapter[Inspection]):
         """Compare the file with dockerd's flags; let dockerd validate it, from 23.0 on. Raises ConfigurationError."""
         # for what is about to be changed alone
         from toolkit_installer import foreign_words  # noqa: PLC0415
-        from toolkit_installer.engines.common import trial  # noqa: PLC0415
+        from toolkit_installer.engines.common import reload_method  # noqa: PLC0415
 
         (wanted,) = desired.files
         live, process = inspection.live, inspection.process
@@ -168,7 +168,7 @@ class Docker(Adapter[Inspection]):
             config.refuse_mark(wanted.target, live.version)
             config.refuse_conflicts(wanted.target, process.arguments, inspection.file(ROLE).content)
         flags = config.flags(process.arguments)
-        words = trial.docker_refusal(node.programs, process.executable, flags, wanted.target)
+        words = reload_method.docker_refusal(node.programs, process.executable, flags, wanted.target)
         if words is not None:
             raise ConfigurationError(
                 f"dockerd itself would refuse the new file: {foreign_words.of_program(words)}",
@@ -178,7 +178,7 @@ class Docker(Adapter[Inspection]):
 
     def refusal(self, node: Node, process: Process) -> str | None:
         """Compare daemon.json as it is with dockerd's flags; let dockerd validate it, from 23.0 on."""
-        from toolkit_installer.engines.common import trial  # noqa: PLC0415  # as above
+        from toolkit_installer.engines.common import reload_method  # noqa: PLC0415  # as above
 
         if process.hidden:
             return None  # which file it would read cannot be seen
@@ -191,7 +191,7 @@ class Docker(Adapter[Inspection]):
         except ConfigurationError as error:
             return error.reason
         flags = config.flags(process.arguments)
-        return trial.docker_refusal(node.programs, process.executable, flags, content)
+        return reload_method.docker_refusal(node.programs, process.executable, flags, content)
 
     def transitional(self, content: bytes | None) -> bytes | None:
         """Return daemon.json with both keys named, for the instant of a signal."""

@@ -1,1 +1,25 @@
-"""The distributions that bring a containerd whose files they make: one module each, and the list of them."""
+"""The list of the distributions that make their containerd's files."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from toolkit_installer.engines.containerd.distributions.k0s import K0S
+from toolkit_installer.engines.containerd.distributions.microk8s import MICROK8S
+from toolkit_installer.engines.containerd.distributions.rancher import K3S, RKE2
+from toolkit_installer.engines.containerd.layouts import Generating, Read
+
+if TYPE_CHECKING:
+    from toolkit_installer.engines.containerd.layouts import Layout
+
+DISTRIBUTIONS: tuple[Generating, ...] = (K3S, RKE2, K0S, MICROK8S)
+"""One stands before those that it could be taken for."""
+
+
+def layout_of(read: Read, config: str) -> Layout | None:
+    """Return the layout of the distribution whose containerd is started with `config`, None if it is nobody's.
+
+    Raises ConfigurationError for a distribution whose files cannot be told yet.
+    """
+    layouts = (distribution.layout(read, config) for distribution in DISTRIBUTIONS)
+    return next((layout for layout in layouts if layout is not None), None)

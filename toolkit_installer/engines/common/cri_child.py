@@ -26,9 +26,11 @@ from typing import Any
 import grpc
 
 from toolkit_installer import lazy
-from toolkit_installer.engines.common import reload_method
-from toolkit_installer.engines.common.cri import runtime_pb2  # see above
-from toolkit_installer.engines.common.cri import runtime_pb2 as cri
+from toolkit_installer.engines.common import (
+    cri_pb2,  # see above
+    reload_method,
+)
+from toolkit_installer.engines.common import cri_pb2 as cri
 from toolkit_installer.engines.common.reload_method import CANARY_NAME, GPU_VARIABLE
 
 _LABELS = {"toolkit-installer/canary": "true"}
@@ -209,9 +211,9 @@ _SERVICE = "runtime.v1.RuntimeService"
 
 def ask(channel: grpc.Channel, seconds: float) -> dict[str, Any]:
     """Return version, handlers and verbose info of a CRI. Raises grpc.RpcError."""
-    version = call(channel, "Version", runtime_pb2.VersionRequest(), runtime_pb2.VersionResponse, seconds)
-    request = runtime_pb2.StatusRequest(verbose=True)
-    status = call(channel, "Status", request, runtime_pb2.StatusResponse, seconds)
+    version = call(channel, "Version", cri_pb2.VersionRequest(), cri_pb2.VersionResponse, seconds)
+    request = cri_pb2.StatusRequest(verbose=True)
+    status = call(channel, "Status", request, cri_pb2.StatusResponse, seconds)
     return {
         "name": version.runtime_name,
         "version": version.runtime_version,
@@ -228,20 +230,20 @@ def pods(channel: grpc.Channel, seconds: float) -> dict[str, Any]:
     what is left of a deleted pod only a minute later. Raises grpc.RpcError.
     """
     deadline = time.monotonic() + seconds
-    request = runtime_pb2.ListPodSandboxRequest()
-    listed = call(channel, "ListPodSandbox", request, runtime_pb2.ListPodSandboxResponse, seconds)
-    asked = runtime_pb2.ListContainersRequest()
+    request = cri_pb2.ListPodSandboxRequest()
+    listed = call(channel, "ListPodSandbox", request, cri_pb2.ListPodSandboxResponse, seconds)
+    asked = cri_pb2.ListContainersRequest()
     remaining = max(_LEAST_SECONDS, deadline - time.monotonic())
-    containers = call(channel, "ListContainers", asked, runtime_pb2.ListContainersResponse, remaining).containers
+    containers = call(channel, "ListContainers", asked, cri_pb2.ListContainersResponse, remaining).containers
     inhabited = {container.pod_sandbox_id for container in containers}
     found = []
     for pod in listed.items:
-        if pod.state == runtime_pb2.SANDBOX_NOTREADY and pod.id not in inhabited:
+        if pod.state == cri_pb2.SANDBOX_NOTREADY and pod.id not in inhabited:
             continue
-        details = runtime_pb2.PodSandboxStatusRequest(pod_sandbox_id=pod.id, verbose=True)
+        details = cri_pb2.PodSandboxStatusRequest(pod_sandbox_id=pod.id, verbose=True)
         remaining = max(_LEAST_SECONDS, deadline - time.monotonic())
         try:
-            answer = call(channel, "PodSandboxStatus", details, runtime_pb2.PodSandboxStatusResponse, remaining)
+            answer = call(channel, "PodSandboxStatus", details, cri_pb2.PodSandboxStatusResponse, remaining)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 continue

@@ -21,9 +21,9 @@ import struct
 from collections.abc import Callable, Container
 
 from toolkit_installer.errors import ExitCode, InstallerError
-from toolkit_installer.node.disk.reading import Found, Identity, Metadata
-from toolkit_installer.node.disk.root import NodeError, Root, Tolerated, attempt, mount_id, opened
-from toolkit_installer.node.disk.writing import NO_RENAMEAT2, Writer, entry_exists, own_metadata
+from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.node.root import NodeError, Root, Tolerated, attempt, mount_id, opened
+from toolkit_installer.node.writing import NO_RENAMEAT2, Writer, entry_exists, own_metadata
 
 _GETFLAGS = 0x80086601
 """ioctl request FS_IOC_GETFLAGS of linux/fs.h, on 64-bit machines."""

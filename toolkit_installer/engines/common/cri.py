@@ -15,15 +15,15 @@ from toolkit_installer.engines.api import Trials
 from toolkit_installer.engines.common.serving import SILENCE, NoAnswerError, place_of_socket
 from toolkit_installer.node import interpreter
 from toolkit_installer.node.coprocess import Coprocess
-from toolkit_installer.node.disk.root import Root
 from toolkit_installer.node.programs import ProgramError
+from toolkit_installer.node.root import Root
 
 _UNREACHABLE = "UNAVAILABLE: failed to connect to all addresses; "
 _ERROR_NUMBER = lazy.pattern(r" \(\d+\)\Z")
 """What gRPC says of a socket on which nobody answers: a chain of its own layers, and the system's word at the end."""
 _START_SECONDS = 20.0
 """What the child gets for starting its interpreter on a busy node, beyond the time for the answer."""
-_CHILD = Coprocess(interpreter.calling("toolkit_installer.engines.common.cri.ask:main", "ask"))
+_CHILD = Coprocess(interpreter.calling("toolkit_installer.engines.common.cri_child:main", "ask"))
 
 
 class CriStatus(msgspec.Struct, frozen=True):

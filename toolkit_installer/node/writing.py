@@ -14,9 +14,9 @@ from typing import TypeAlias
 
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.node.calls import SystemCalls
-from toolkit_installer.node.disk.reading import Metadata, Reader, xattrs
-from toolkit_installer.node.disk.root import NodeError, Root, Tolerated, attempt, opened
 from toolkit_installer.node.owners import ACCESS_LIST, refuse_if_others_write
+from toolkit_installer.node.reading import Metadata, Reader, xattrs
+from toolkit_installer.node.root import NodeError, Root, Tolerated, attempt, opened
 
 TEMPORARY_SUFFIX = ".toolkit-installer.tmp"
 """Ends the name of everything that is not yet in its place. No engine reads files with this ending in its folders."""

@@ -1,4 +1,8 @@
-"""Files of the node as they are: content, metadata, identity. Reads, never writes.
+"""What this process has read of files, command lines and variables of the node lately.
+
+A program that fails quotes its configuration: whoever shows its words has to know which of them may be secret.
+
+Files of the node as they are: content, metadata, identity. Reads, never writes.
 
 Readers for one purpose each: of the payload, and of many paths in one go.
 """
@@ -13,13 +17,56 @@ import os
 import posixpath
 import stat
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
 
 import msgspec
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import heard, signals
-from toolkit_installer.node.disk.root import NodeError, Root, Tolerated, attempt, opened
+from toolkit_installer.node import signals
+from toolkit_installer.node.root import NodeError, Root, Tolerated, attempt, opened
+
+_Key = TypeVar("_Key")
+_Value = TypeVar("_Value")
+
+_MOST: Final = 4096
+_LONGEST: Final = 1024 * 1024
+"""Bytes of a file. To learn the values of a longer one takes seconds, in which no signal is heeded."""
+_MOST_BYTES: Final = 2 * 1024 * 1024
+"""Bytes of all files."""
+
+files: Final[dict[str, bytes]] = {}
+"""Contents, by their paths."""
+commands: Final[dict[int, tuple[str, ...]]] = {}
+"""The words of command lines, by their processes."""
+variables: Final[dict[int, Mapping[str, str]]] = {}
+"""The environments of processes."""
+
+
+def file(path: str, content: bytes) -> None:
+    """Remember a file's content, in the place of those that were remembered longest if they are too many."""
+    if len(content) <= _LONGEST and not path.startswith(("/proc/", "/sys/")):
+        _keep(files, path, content)
+        while sum(map(len, files.values())) > _MOST_BYTES:
+            del files[next(iter(files))]
+
+
+def command(pid: int, words: tuple[str, ...]) -> None:
+    """Remember a command line."""
+    _keep(commands, pid, words)
+
+
+def environment(pid: int, values: Mapping[str, str]) -> None:
+    """Remember an environment."""
+    _keep(variables, pid, values)
+
+
+def _keep(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
+    known.pop(key, None)
+    while len(known) >= _MOST:
+        del known[next(iter(known))]
+    known[key] = value
+
 
 CONFIG_LIMIT = 4 * 1024 * 1024
 """Bytes. A configuration file larger than this is not one, whoever names it."""
@@ -171,7 +218,7 @@ class Reader:
                 _require_regular(status, canonical)
                 content = _whole(fd, limit, path)
                 metadata = Metadata(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, xattrs(fd))
-                heard.file(canonical, content)
+                file(canonical, content)
                 return Found(canonical, content, metadata, Identity.of(os.fstat(fd)))
         except FileNotFoundError:
             return None

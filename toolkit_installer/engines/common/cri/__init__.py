@@ -1,1 +1,0 @@
-"""The Container Runtime Interface, as far as it is asked here: version, status, handlers."""

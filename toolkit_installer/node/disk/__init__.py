@@ -1,1 +1,0 @@
-"""The files of the node: looked up beneath its root, read with their metadata, replaced atomically."""
