@@ -35,7 +35,7 @@ from toolkit_installer.lifecycle.plugin import standing
 from toolkit_installer.lifecycle.reading_cdi import unserved
 from toolkit_installer.lifecycle.reload_when import pending
 from toolkit_installer.lifecycle.waiting_state import Remembered
-from toolkit_installer.node import clock, locks
+from toolkit_installer.node import clock, locks, processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import drift, schema
 from toolkit_installer.receipt.schema import AS_WRITTEN, EngineRecord, FileRecord, Receipt, State
@@ -46,6 +46,7 @@ _ASK_SECONDS = 5.0
 _DRIVER_SECONDS = 20.0
 
 
+@processes.one_look()
 def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt | None) -> Found:
     """Return how the node stands; `receipt` is the one in `store`. Raises NodeError, ConfigurationError, Stopped."""
     seen = gpus.find_gpus(node)
