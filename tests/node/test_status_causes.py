@@ -153,7 +153,7 @@ def test_a_deleted_receipt_is_said_to_be_and_a_signal_rebuilds_it(node: FakeNode
     verdict, cause, remedy, *_ = reasons(node)
     assert "DEGRADED" in verdict
     assert f"{RECEIPT} is gone" in cause
-    assert "`toolkit-installer refresh` rebuilds it" in remedy
+    assert f"`toolkit-installer refresh --node-root {node.root}` rebuilds it" in remedy
     os.kill(run.pid, signal.SIGHUP)
     run.wait_for(WAITING)
     assert node.exists(RECEIPT)

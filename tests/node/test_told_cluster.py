@@ -257,9 +257,9 @@ def test_a_broken_engine_is_told_with_its_reason_and_of_the_daemon_set_too(node:
     run.wait_for("Not ready: the engines do not serve the handlers")
     run.wait_for(WAITING)
     assert condition(server)["reason"] == "EngineDown"
-    assert condition(server)["message"] == (
-        f"docker: dockerd does not answer: Connection refused ({SOCKET}; look at what starts it)"
-    )
+    symptom, _, command = condition(server)["message"].partition("; on the node, ")
+    assert symptom == f"docker: dockerd does not answer: Connection refused ({SOCKET}; look at what starts it)"
+    assert command.startswith("`nsenter -t PID -m -p toolkit-installer status")
     assert [each["key"] for each in taints(server)] == ["nvidia.com/toolkit"]
     (found,) = events(server, "DaemonSet")
     assert found["type"] == "Warning"

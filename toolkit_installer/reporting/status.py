@@ -17,7 +17,7 @@ from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError, Live
 from toolkit_installer.engines.common import serving
-from toolkit_installer.node import locks, machine, trust
+from toolkit_installer.node import locks, machine, processes, trust
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.planning import installed, other_installer
@@ -53,6 +53,7 @@ _ASK_SECONDS = 5.0
 _DRIVER_SECONDS = 20.0
 
 
+@processes.one_look()
 def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt | None) -> Found:
     """Return how the node stands; `receipt` is the one in `store`. Raises NodeError, ConfigurationError, Stopped."""
     seen = gpus.find_gpus(node)
