@@ -17,7 +17,7 @@ from tests.support.containerd_links import CASES, put
 from toolkit_installer.engines.api import Inspection, Live
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.engine import Containerd
-from toolkit_installer.engines.registry import EngineTarget, Request
+from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName
 

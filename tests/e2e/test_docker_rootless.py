@@ -18,7 +18,7 @@ from tests.support import payloads
 from tests.support.engines.daemons import PATH, DockerEngine
 from toolkit_installer.cli import commands
 from toolkit_installer.engines.docker import engine as room
-from toolkit_installer.engines.registry import EngineTarget
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.node import processes, trust
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName, EngineSettings, Program

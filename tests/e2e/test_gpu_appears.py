@@ -22,7 +22,7 @@ from tests.support.engines import containers as support
 from tests.support.engines.containers import ContainerError
 from tests.support.engines.crio import CrioEngine
 from tests.support.engines.daemons import PATH, DockerEngine
-from toolkit_installer.toolkit import layout
+from toolkit_installer.toolkit import wrappers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -232,7 +232,7 @@ def test_what_starts_no_container_prints_what_the_low_level_runtime_prints(name:
     low_level = shutil.which(name, path=PATH)
     if low_level is None:
         pytest.skip(f"not installed: {name}")
-    wrapper.write_text(layout.text(wrapper.name, folder=str(folder), low_level=[low_level], modules="/none"))
+    wrapper.write_text(wrappers.text(wrapper.name, folder=str(folder), low_level=[low_level], modules="/none"))
     wrapper.chmod(0o755)
     for command in COMMANDS:
         words = command.replace("{}", str(folder / "root")).split()

@@ -37,7 +37,7 @@ def _followed(arguments: tuple[object, ...]) -> str:
 
 
 def _tell(file: str) -> None:
-    modules = [name for name, module in sys.modules.items() if type(module).__name__ != "StandIn"]
+    modules = [name for name, module in sys.modules.items() if type(module).__name__ != "LazyModule"]
     with open(file, "a", encoding="utf-8") as stream:  # pathlib would be one more module
         stream.write(f"{' '.join(modules)}\n{' '.join(_BEGUN[1:])}\n")
 

@@ -24,16 +24,16 @@ SECONDS = 20.0
 OWN = "/run/containerd/containerd.sock"
 ASKED = """
 import sys
-from toolkit_installer import late
-from toolkit_installer.engines.common.cri import ask
-assert ask.main() == 0
-loaded = [name for name, module in sys.modules.items() if not isinstance(module, late.StandIn)]
+from toolkit_installer import lazy
+from toolkit_installer.engines.common import cri_child
+assert cri_child.main() == 0
+loaded = [name for name, module in sys.modules.items() if not isinstance(module, lazy.LazyModule)]
 print("", *loaded, sep="\\n")
 """
 UNUSED = {
     *("asyncio", "grpc.aio", "inspect", "ssl"),
     *("google.protobuf.internal.python_message", "google.protobuf.text_format"),
-    "toolkit_installer.engines.common.cri_child",
+    "toolkit_installer.engines.common.cri_canary",
 }
 
 

@@ -48,7 +48,7 @@ PROGRAM = """
 import sys
 
 import slim
-from toolkit_installer.engines.containerd.distributions import all as listed
+from toolkit_installer.engines.containerd import distributions as listed
 
 listed.DISTRIBUTIONS = (*listed.DISTRIBUTIONS, slim.SLIM)
 

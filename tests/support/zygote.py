@@ -35,7 +35,7 @@ LONGEST = 1 << 17
 """Bytes of a request or an answer, each of which is one message: less than a socket takes by default."""
 MOST_DESCRIPTORS = 64
 _PACKAGE = "toolkit_installer"
-_IN_OTHER_PROCESSES = ("cri_child", "cri_pb2")
+_IN_OTHER_PROCESSES = ("cri_canary", "cri_child", "cri_pb2")
 """Modules that the program starts as programs of their own, or that only these import."""
 _LATE = (
     "docker.constants",

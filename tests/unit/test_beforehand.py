@@ -25,7 +25,13 @@ OF_A_RUN = ("kubernetes.client", "reporting.metrics", "waiting.plugin")
 """What a run has imported by then where it asks the cluster, tells of itself, and serves the plugin."""
 OF_CHILDREN = {
     f"toolkit_installer.{name}"
-    for name in ("engines.common.cri_child", "engines.common.cri_pb2", "waiting.plugin_process")
+    for name in (
+        "engines.common.cri_canary",
+        "engines.common.cri_child",
+        "engines.common.cri_pb2",
+        "waiting.plugin_log",
+        "waiting.plugin_process",
+    )
 }
 LIST_MODULES = """
 import sys

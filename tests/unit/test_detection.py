@@ -10,7 +10,8 @@ import pytest
 from toolkit_installer.engines.detect import decide, kubelet
 from toolkit_installer.engines.detect.decide import Evidence, Kind, choose
 from toolkit_installer.engines.detect.unit_files import BY_NAME, TABLE, engine_of_socket, with_marks, with_socket
-from toolkit_installer.engines.registry import EngineTarget, names, plain, usual_row
+from toolkit_installer.engines.registry import names, plain, usual_row
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, inspect_process

@@ -15,7 +15,7 @@ log.configure(LogFormat.LOGFMT, debug=False, stream=sys.stderr)
 log.get().info("a line")
 """
 UNUSED = "assert 'asyncio' not in sys.modules and not any(name.startswith('asyncio.') for name in sys.modules)"
-STOOD_IN = "import sys\nfrom toolkit_installer import late\nlate.put_off('asyncio')\n"
+STOOD_IN = "import sys\nfrom toolkit_installer import lazy\nlazy.defer('asyncio')\n"
 THERE = "'asyncio.events' in sys.modules"
 
 
@@ -58,12 +58,12 @@ def test_an_asyncio_that_is_there_already_stays() -> None:
         f"import asyncio.locks\nassert asyncio.locks.Lock and asyncio.run and {THERE}",
         f"from asyncio import Lock\nassert {THERE}",
         (
-            f"import asyncio as first\nlate.load_all()\nassert {THERE}\nimport asyncio as second\n"
-            "assert type(first) is late.StandIn is not type(second) and first.Lock is second.Lock"
+            f"import asyncio as first\nlazy.load_all()\nassert {THERE}\nimport asyncio as second\n"
+            "assert type(first) is lazy.LazyModule is not type(second) and first.Lock is second.Lock"
         ),
         "import asyncio\nassert not hasattr(asyncio, 'nothing of that name')",
         (
-            "late.put_off('no_such_module')\nimport no_such_module\n"
+            "lazy.defer('no_such_module')\nimport no_such_module\n"
             "try:\n    no_such_module.anything\nexcept ModuleNotFoundError:\n    pass\nelse:\n    raise SystemExit(1)"
         ),
     ],
@@ -82,18 +82,18 @@ def test_a_module_that_is_put_off_comes_with_its_first_use_or_before_the_node_is
     ids=["missing", "there-before"],
 )
 def test_a_module_that_is_kept_away_is_missing_for_that_long_unless_it_was_there_before(given: str, then: str) -> None:
-    text = f"from toolkit_installer import late\n{given}with late.without('json'):\n    {then}\nimport json; json.loads"
+    text = f"from toolkit_installer import lazy\n{given}with lazy.without('json'):\n    {then}\nimport json; json.loads"
     assert python(text) == ""
 
 
 def test_what_is_only_named_has_placeholders_meanwhile_and_is_the_real_one_afterwards() -> None:
     assert (
         python(
-            "import sys\nfrom toolkit_installer import late\n"
-            "with late.unused(decimal='Decimal', email__errors='MessageError'):\n"
+            "import sys\nfrom toolkit_installer import lazy\n"
+            "with lazy.unused(decimal='Decimal', email__errors='MessageError'):\n"
             "    from decimal import Decimal\n    from email.errors import MessageError\n    import decimal as first\n"
-            "    assert Decimal is MessageError is late.Placeholder\n"
-            "    assert late.Placeholder.one.two is late.Placeholder and isinstance(Decimal(1, a=2), Decimal)\n"
+            "    assert Decimal is MessageError is lazy.Placeholder\n"
+            "    assert lazy.Placeholder.one.two is lazy.Placeholder and isinstance(Decimal(1, a=2), Decimal)\n"
             "    assert not hasattr(Decimal, '__fspath__')\n"
             "    assert '_decimal' not in sys.modules\n"
             "import decimal\nassert decimal.Decimal('1.5') * 2 == 3\n"
@@ -112,9 +112,9 @@ def test_after_a_line_nothing_of_structlog_is_there_that_only_names_things() -> 
 def test_what_the_program_puts_off_can_be_imported() -> None:
     """A release of click or msgspec without one of these modules would have a first install fail."""
     names = (
-        "from toolkit_installer import __main__, late\n"
-        "late.put_off(*__main__._LATE, *(set(__main__._UNUSED) - {'psutil._ntuples'}))\n"  # psutil before 7.2 has none
-        "late.load_all()\n"
+        "from toolkit_installer import __main__, lazy\n"
+        "lazy.defer(*__main__._LATE, *(set(__main__._UNUSED) - {'psutil._ntuples'}))\n"  # psutil before 7.2 has none
+        "lazy.load_all()\n"
     )
     assert python(names) == ""
 
@@ -122,9 +122,9 @@ def test_what_the_program_puts_off_can_be_imported() -> None:
 def test_what_is_asked_of_psutil_needs_nothing_of_what_is_put_off() -> None:
     """It would be imported amid a change otherwise."""
     asked = (
-        "import os, sys\nfrom toolkit_installer import late\nlate.put_off('psutil._ntuples')\nimport psutil\n"
+        "import os, sys\nfrom toolkit_installer import lazy\nlazy.defer('psutil._ntuples')\nimport psutil\n"
         "own = psutil.Process()\nassert own.create_time() > 0 and own.ppid() == os.getppid() and own.environ()\n"
         "assert all(each.pid for each in own.parents())\n"
-        "assert type(sys.modules['psutil._ntuples']) is late.StandIn\n"
+        "assert type(sys.modules['psutil._ntuples']) is lazy.LazyModule\n"
     )
     assert python(asked) == ""

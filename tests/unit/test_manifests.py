@@ -23,7 +23,7 @@ from tests.support.manifests import (
 from toolkit_installer import __version__
 from toolkit_installer.cli.options.help import COMMANDS
 from toolkit_installer.cli.options.table import OPTIONS, UNLESS_INSTALLED
-from toolkit_installer.engines.registry import handlers
+from toolkit_installer.engines.target import handlers
 from toolkit_installer.kubernetes import wanted
 from toolkit_installer.kubernetes.verdicts import scheduling_obstacle
 from toolkit_installer.reporting import cluster

@@ -33,13 +33,13 @@ def test_the_rule_knows_such_a_group() -> None:
 
 COMPILE_ALL = """
 import importlib, sys
-from toolkit_installer import patterns
+from toolkit_installer import lazy
 found = []
-class Noted(patterns.Lazy):
+class Noted(lazy.LazyPattern):
     def __init__(self, text, flags):
         super().__init__(text, flags)
         found.append(self)
-patterns.Lazy = Noted
+lazy.LazyPattern = Noted
 for name in sys.argv[1:]:
     importlib.import_module(name)
 for pattern in found:
@@ -92,7 +92,7 @@ def test_a_pattern_that_is_compiled_when_it_is_used_first_can_be_given_to_what_t
 PUT_OFF = """
 import re, sys
 import re._compiler
-from toolkit_installer import patterns
+from toolkit_installer import lazy
 count = 0
 compiled = re._compiler.compile
 def counting(*given):
@@ -100,7 +100,7 @@ def counting(*given):
     count += 1
     return compiled(*given)
 re._compiler.compile = counting
-with patterns.put_off():
+with lazy.deferred_patterns():
     import tomlkit, tomllib, psutil, click, logging, traceback, gettext
 usual = re.compile
 assert re.compile.__module__ == "re", re.compile

@@ -19,4 +19,4 @@ def test_the_stubs_are_current(proto: Path, tmp_path: Path) -> None:
 
 
 def test_there_are_two() -> None:
-    assert [proto.name for proto in stubs.PROTOS] == ["runtime.proto", "nri.proto"]
+    assert [proto.name for proto in stubs.PROTOS] == ["cri.proto", "nri.proto"]

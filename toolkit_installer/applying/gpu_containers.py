@@ -1,13 +1,11 @@
-"""What keeps a node from being idle: GPU containers of whatever engine. What cannot be seen counts as one.
+"""Finds the GPU containers that keep a node from being idle, of every engine. An unseen process counts as one.
 
-A GPU container is one that runs through a handler of this program, one whose specification has a device of NVIDIA's,
-and one of which a process has such a device open. Where a handler of ours is the default, everything runs through it:
-then those count that ask for a GPU. The container that this program runs in does not count.
+A GPU container is one that runs through a handler of this program, one whose specification has an NVIDIA device, and
+one with a process that has such a device open. Where a handler of ours is the default runtime, every container runs
+through it: then those count that ask for a GPU. The container that this program runs in does not count.
 
-Whether a container has a GPU, or asks for one, by its specification as the engine wrote it. Pure.
-
-What an engine adds of a CDI specification stands there as devices and mounts (OCI Runtime Specification, config.md and
-config-linux.md). What NVIDIA's runtime and its hook add later goes by what the container asks for.
+Devices and mounts of a CDI specification are in the container's OCI specification (OCI Runtime Specification, config.md
+and config-linux.md). NVIDIA's runtime and its hook add theirs later, by the environment that the container asks with.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ import msgspec
 
 from toolkit_installer.engines.ownership import beneath
 from toolkit_installer.errors import InstallerError
-from toolkit_installer.node import idling, processes, sockets
+from toolkit_installer.node import descriptors, idling, processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, flag_value
 from toolkit_installer.node.root import Root
@@ -106,7 +104,7 @@ def _found(node: Node, folder: str, *, by_default: bool) -> Iterator[tuple[str, 
             specification = [toolkit_users.specification_of(each.bundle)] if each.bundle is not None else []
             yield f"{_called(each)} runs {why}", [f"/proc/{each.pid}", *specification]
     homes = [Root("/proc/1/root"), node.root, node.programs.root]
-    users = sockets.in_containers(sockets.majors(_DRIVER), homes)
+    users = descriptors.in_containers(descriptors.majors(_DRIVER), homes)
     for pid in users.pids:
         yield f"the process {pid} in a container has a device of NVIDIA's open", [f"/proc/{pid}"]
     if users.unseen:

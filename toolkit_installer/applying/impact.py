@@ -1,14 +1,9 @@
-"""What a reload touches, as a value, and how it is said. Pure.
+"""What the reload of an engine touches: other units, and the containers that run. Reads, and logs it before the reload.
 
-The containers of an engine that run now, and which of them run through handlers of this program.
-
-What is believed is what still_needed goes by: shims and monitors that are root's, and the bundles that they work in.
-docker says itself how many run. Of the others, containers that only keep a pod's namespaces do not count.
-
-Finds what a reload touches, and says it in the log. Reads only; what cannot be seen is unknown, and stops nothing.
-
-Asked only where a reload is due: it takes a look at the node's processes, and one question to systemd for each level of
-units that depend on each other.
+Whatever cannot be seen is reported as unknown, and stops nothing. Containers are found by the shims and monitors that
+are root's, and by their bundles; docker itself says how many run. Containers that only keep a pod's namespaces do not
+count. This costs one reading of the process list, and one query to systemd for each level of dependent units: so it is
+asked only where a reload is due.
 """
 
 from __future__ import annotations

@@ -18,7 +18,8 @@ from toolkit_installer.receipt.schema import Content, Copy, EngineRecord, FileRe
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import EngineName, ReloadMode, Settings
 from toolkit_installer.toolkit import layout
-from toolkit_installer.toolkit.layout import ToolkitFile, is_usable
+from toolkit_installer.toolkit.layout import ToolkitFile
+from toolkit_installer.toolkit.payload import is_usable_runtime
 
 
 class Recorder:
@@ -93,7 +94,7 @@ class Recorder:
             handlers=tuple(work.desired.served.items()),
             default=work.desired.default,
             files=tuple(file for file in files if file is not None),
-            low_level=tuple(filter(is_usable, work.desired.low_level)),
+            low_level=tuple(filter(is_usable_runtime, work.desired.low_level)),
             defaults=_defaults(engine, work, previous),
             reload_due=bool(work.reload_why),
             unread_by=process.identity if process is not None else None,

@@ -13,7 +13,7 @@ from toolkit_installer.cli import output
 from toolkit_installer.driver import gpus
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.detect import decide
-from toolkit_installer.engines.registry import EngineTarget, Request
+from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning import observe

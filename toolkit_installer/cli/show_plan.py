@@ -20,7 +20,7 @@ from toolkit_installer.planning.method import PassedOver
 from toolkit_installer.planning.plan import EngineWork, moved, superseded
 from toolkit_installer.receipt.schema import EngineRecord
 from toolkit_installer.settings import ReloadMode, Settings
-from toolkit_installer.toolkit import layout
+from toolkit_installer.toolkit import wrappers
 from toolkit_installer.toolkit.layout import ToolkitFile
 
 if TYPE_CHECKING:
@@ -199,7 +199,7 @@ def _others(seen: Prepared) -> tuple[EngineRecord, ...]:
 def _config(node: Node, seen: Prepared) -> list[tuple[str, bytes | None, bytes | None]]:
     """Return path, content now and content to come of the toolkit's config.toml, if it is to be written."""
     work = seen.plan.toolkit
-    written = [file for file in work.write if file.name == layout.CONFIG_NAME]
+    written = [file for file in work.write if file.name == wrappers.CONFIG_NAME]
     paths = [(f"{work.folder}/{file.name}", file.content) for file in written]
     return [(path, node.files.content(path), content) for path, content in paths]
 

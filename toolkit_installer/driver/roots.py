@@ -14,8 +14,8 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import PATH, ProgramError, Programs, ProgramTimeoutError
 from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.settings import AUTO, ToolkitSettings
-from toolkit_installer.toolkit.layout import CONFIG_NAME
 from toolkit_installer.toolkit.payload import LIBRARY_FOLDERS
+from toolkit_installer.toolkit.wrappers import CONFIG_NAME
 
 CONTAINER_ROOT = "/run/nvidia/driver"
 """Where a driver container shows its own `/` to the node."""

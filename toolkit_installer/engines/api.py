@@ -11,7 +11,7 @@ import msgspec
 
 from toolkit_installer.documents.changes import Table, same
 from toolkit_installer.engines.ownership import CgroupSetting, Fault, ListedRuntime, Ownership
-from toolkit_installer.engines.registry import EngineTarget, Request
+from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process

@@ -1,14 +1,11 @@
-"""What a service account's token says of itself: whose it is, and from when to when it is good. Pure.
+"""Queries the Kubernetes API server for single objects, with the service account of this program's own pod.
 
-A token is a JWT (RFC 7519). Nothing here is believed about it but its own times and whose it is: whether it is
-accepted is for the API server to say, who alone can check the signature.
+It also queries whom the API server takes this pod for (SelfSubjectReview), which changes nothing; writes go through
+`send`. A response may cost no more than a few MiB and its time limit, and it counts only if it is about the requested
+object. So the standard library's client is used: requests reads the whole body of a redirect.
 
-Asks the Kubernetes API server for single objects, with the service account of the pod that this runs in.
-
-And for whom it takes this pod (SelfSubjectReview), which changes nothing either. What it is told goes by `send`.
-
-Whatever answers costs no more than some MiB and the time that it is given, and its answer counts only if it is about
-the object that was requested. So this is the standard library's client: requests reads the whole body of a redirect.
+A service account's token is a JWT (RFC 7519). Only its subject and its times are read from it: whether it is accepted
+is the API server's decision, which alone can check the signature.
 """
 
 from __future__ import annotations

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import io
 import os
-import platform
 import struct
 import time
 from typing import TYPE_CHECKING
@@ -50,7 +49,7 @@ _UNIFIED = "/sys/fs/cgroup/cgroup.controllers"
 
 def facts() -> dict[str, str]:
     """Return texts by the name of what they are from; of a file that cannot be read, why."""
-    said = {"uname": " ".join(platform.uname()), "control groups": f"version {2 if os.path.exists(_UNIFIED) else 1}"}
+    said = {"uname": " ".join(os.uname()), "control groups": f"version {2 if os.path.exists(_UNIFIED) else 1}"}
     return said | {path: _text(path) for path in _FILES}
 
 

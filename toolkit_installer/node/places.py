@@ -1,14 +1,12 @@
-"""Translates a path between two mount namespaces, by their mount tables. Pure.
-
-A bind mount shows a folder of a file system under another name. Both namespaces list the same file system by the same
-device number, each with the folder of it that it shows (proc_pid_mountinfo(5)): the names of one file in both follow
-from the two tables. That a name is right is for the caller to check, by the file's identity.
-
-What the node calls a file that is mounted into this container, and where a file of the node is seen here.
+"""Translates paths between this process's mount namespace and the node's.
 
 Without `--node-root`, paths are those of this process's own mount namespace: /runtime/config-dir/config.toml may be the
 node's /etc/containerd/config.toml. The node's own names are known where its `/` is seen: at `--host-root`, or as the
 root of its first process. A name counts only if the same file is seen there: mount tables lag behind, and hide things.
+
+A bind mount shows a folder of a file system under another name. Both namespaces list the same file system by the same
+device number, each with the folder of it that it shows (proc_pid_mountinfo(5)): from the two tables follow the names of
+one file in both. The caller checks a name by the file's identity.
 """
 
 from __future__ import annotations

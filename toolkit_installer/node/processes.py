@@ -1,19 +1,10 @@
-"""A process's command line: whether it is the one that the process was started with, and what it gives a flag. Pure.
-
-Precedence for a process that somebody waits for: it runs as soon as it is wanted, whatever else is busy.
-
-Where a hundred containers start at once, a process that is woken waits for a processor behind what starts them, for
-tens of milliseconds. No nice value helps: it counts among the processes of one control group, and a pod has its own.
-
-Processes of the node that we believe (trust.py): what they are, and signals to them alone.
-"""
+"""Processes of the node that are trusted (trust.py): their command lines, environments and identities, and signals."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import os
-import resource
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar
@@ -62,24 +53,6 @@ def flag_value(arguments: Sequence[str], *flags: str) -> str | None:
         if word in flags and index + 1 < len(arguments):
             return arguments[index + 1]
     return None
-
-
-_PRIORITY = 1
-"""The lowest of those that come before all ordinary work (sched(7)): the kernel's own threads have higher ones."""
-
-
-def take(seconds: float) -> None:
-    """Give this process precedence. The kernel kills it where it works for so long without a pause (setrlimit(2)).
-
-    Raises OSError where it may not have that: without CAP_SYS_NICE, or in a control group that has no real-time share
-    (CONFIG_RT_GROUP_SCHED). Then nothing is changed.
-    """
-    limit = int(seconds * 1_000_000)
-    _, most = resource.getrlimit(resource.RLIMIT_RTTIME)
-    if most != resource.RLIM_INFINITY:
-        limit = min(limit, most)
-    resource.setrlimit(resource.RLIMIT_RTTIME, (limit, limit))  # it counts under such a policy alone
-    os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(_PRIORITY))
 
 
 _LONGEST_LINE = 4096

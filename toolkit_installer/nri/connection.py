@@ -1,15 +1,11 @@
-"""When to try again, where the engine's NRI socket is not there or was of no use. Pure.
+"""The plugin's connection to the engine's NRI socket: it connects, responds, and reconnects after the engine's restart.
 
-An engine that is started again makes its socket anew, and a pod that comes before the plugin is there starts without
-its devices: so the first tries follow fast, and a socket that was made meanwhile is tried at once. One that is there
-and of no use is tried less and less often, as the engine writes a line for each.
+Nothing here blocks or waits: the caller asks how long it may wait (`patience`) and for which descriptor (`fileno`,
+`writing`), and calls `ready` and `due`. `serve` is a loop for a caller that has nothing else to wait for.
 
-The plugin on the engine's NRI socket: it connects, answers, and connects again when the engine was started anew.
-
-Nothing here blocks, and nothing waits: who runs it asks how long it may wait (`patience`), and for what (`fileno`,
-`writing`), and calls `ready` and `due`. serving.py does that; so can a loop that has other work as well.
-
-The plugin alone in a loop of its own: for who has nothing else to wait for.
+An engine that restarts makes its socket anew, and a pod that starts before the plugin is connected gets no devices: so
+the first attempts follow fast, and a new socket is tried at once. A socket that is there and of no use is tried less
+and less often, because the engine logs a line for each attempt.
 """
 
 from __future__ import annotations

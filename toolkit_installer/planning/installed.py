@@ -32,8 +32,8 @@ from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import SPECIFICATION_ROLE, Before, Content, Copy, FileRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import Settings
-from toolkit_installer.toolkit import layout
 from toolkit_installer.toolkit import payload as payloads
+from toolkit_installer.toolkit import wrappers
 
 
 class Installed(msgspec.Struct, frozen=True):
@@ -113,7 +113,7 @@ class Damage(msgspec.Struct, frozen=True):
 
 def is_there(node: Node, toolkit_folder: str) -> bool:
     """Tell whether a toolkit is in the folder, whether or not a receipt says so. Raises NodeError."""
-    return node.files.status(f"{toolkit_folder}/{layout.CONFIG_NAME}") is not None
+    return node.files.status(f"{toolkit_folder}/{wrappers.CONFIG_NAME}") is not None
 
 
 MISSING = "missing"

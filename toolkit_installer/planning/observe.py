@@ -14,7 +14,7 @@ import msgspec
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import Engine, Inspection, Live, Recorded
 from toolkit_installer.engines.common import command_line, losses
-from toolkit_installer.engines.registry import Request
+from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.node import machine, signals
 from toolkit_installer.node.node import Node
@@ -28,7 +28,7 @@ from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import EngineName, Method
-from toolkit_installer.toolkit import layout
+from toolkit_installer.toolkit import layout, wrappers
 
 _CLOCK_SECONDS = 2.0
 """How far the start of a process may be off: the kernel tells the instant of its own boot in whole seconds."""
@@ -151,12 +151,12 @@ def _toolkit(node: Node, target: Target, receipt: Receipt | None) -> ToolkitFact
 
 def _made(node: Node, folder: str, present: Mapping[str, Installed], receipt: Receipt | None) -> dict[str, bytes]:
     """Return the content of config.toml by its recipe, if it is what the recipe gave when it was written."""
-    standing = present.get(layout.CONFIG_NAME)
+    standing = present.get(wrappers.CONFIG_NAME)
     contents = receipt.contents if receipt is not None else ()
-    known = next((each for each in contents if each.name == layout.CONFIG_NAME), None)
+    known = next((each for each in contents if each.name == wrappers.CONFIG_NAME), None)
     if known is None or known.recipe is None or standing is None or standing.digest != known.sha256:
         return {}
-    content = node.files.content(f"{folder}/{layout.CONFIG_NAME}")
+    content = node.files.content(f"{folder}/{wrappers.CONFIG_NAME}")
     return {known.recipe: content} if content is not None and memory.digest_of(content) == known.sha256 else {}
 
 

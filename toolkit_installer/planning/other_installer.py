@@ -1,13 +1,11 @@
-"""What another installer had left on the node before this one came, and what cleanup does not restore. Pure.
+"""Other installers on this node: NVIDIA's own while it runs, installations of this program in other folders, leftovers.
 
-Its handlers run executables in the toolkit's folder: they are replaced, and go with that folder. So the node is not as
-it was afterwards, which is to be said.
+NVIDIA's installer and this one would delete each other's files. It is found by its executable and by the folder that it
+installs into, as both see that folder: its PID file may be an unusual one. It copies the toolkit at each start, and
+takes its handlers out of the engine's files when it ends.
 
-Other installers on this node: NVIDIA's own at work, and installations of this program in other folders.
-
-NVIDIA's installer and this one would delete each other's files. It is found by what it executes and the folder that it
-installs into, as both see that folder: it may hold another PID file than the usual ones. It copies the toolkit anew at
-each start, and takes its handlers out of the engine's files when it ends.
+Handlers that another installer left run executables in the toolkit's folder: they are replaced, and go with that
+folder. So cleanup does not restore them, and the program says so (`taken_over`).
 """
 
 from __future__ import annotations

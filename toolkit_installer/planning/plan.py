@@ -20,7 +20,7 @@ from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import DesiredFile, DesiredState, Inspection, Live, Recorded, Reload
 from toolkit_installer.engines.common import losses
 from toolkit_installer.engines.ownership import Ownership, beneath
-from toolkit_installer.engines.registry import Request
+from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.planning import installed
 from toolkit_installer.planning.installed import Generated, Installed, SpecificationFacts, SpecificationWork

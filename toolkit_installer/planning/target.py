@@ -7,7 +7,7 @@ import msgspec
 from toolkit_installer.driver import roots
 from toolkit_installer.driver.roots import Driver
 from toolkit_installer.engines.detect import decide
-from toolkit_installer.engines.registry import Request
+from toolkit_installer.engines.target import Request
 from toolkit_installer.node import machine, root
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.reading import Tree

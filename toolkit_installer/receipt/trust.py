@@ -23,7 +23,7 @@ from toolkit_installer.node.root import NodeError
 from toolkit_installer.receipt import memory, schema
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.toolkit import layout
+from toolkit_installer.toolkit import layout, wrappers
 
 PID_FILE_NAME = "toolkit.pid"
 _TOOLKIT = "toolkit"
@@ -86,13 +86,13 @@ def _wrong(node: Node, folder: str, found: Receipt) -> Iterator[str]:
     if posixpath.basename(found.pid_file) != PID_FILE_NAME:
         yield f"names the PID file {found.pid_file}, which is none"
     files = found.file_paths()
-    inner = [posixpath.join(place, name) for name in (*layout.FOLDERS, layout.CONFIG_NAME)]
+    inner = [posixpath.join(place, name) for name in (*layout.FOLDERS, wrappers.CONFIG_NAME)]
     yield from _wrong_folders(node, found.folders, [*files, *inner, folder])
     yield from _wrong_folders(node, found.pid_folders, [found.pid_file])
 
 
 def _known(name: str) -> bool:
-    return name == layout.CONFIG_NAME or ("/" not in name and bool(layout.known([name])))
+    return name == wrappers.CONFIG_NAME or ("/" not in name and bool(layout.known([name])))
 
 
 def _wrong_engines(found: Receipt) -> Iterator[str]:

@@ -24,7 +24,7 @@ from toolkit_installer.engines.containerd.inspection import ContainerdInspection
 from toolkit_installer.engines.detect import decide, kubelet, own_container
 from toolkit_installer.engines.detect.decide import Kind
 from toolkit_installer.engines.ownership import CgroupSetting, Fault
-from toolkit_installer.engines.registry import EngineTarget
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.node import processes, sockets
 from toolkit_installer.node import root as disk

@@ -29,7 +29,7 @@ from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt
 from toolkit_installer.reporting.status_verdict import FileFault
 from toolkit_installer.settings import EngineName
-from toolkit_installer.toolkit import layout
+from toolkit_installer.toolkit import wrappers
 
 if TYPE_CHECKING:
     from toolkit_installer.engines.detect.kubelet import Kubelet
@@ -186,7 +186,7 @@ _KIND_SAID = rb"""(?m)(?:^|[{,])[ \t]*["']?kind["']?[ \t]*:[ \t]*["']?([^"'\s,]+
 def settings_of(node: Node, receipt: Receipt) -> Mapping[str, Any]:
     """Return the `nvidia-container-runtime` table of the installed config.toml; {} for none that can be read."""
     try:
-        content = node.files.content(f"{receipt.toolkit_folder}/{layout.CONFIG_NAME}")
+        content = node.files.content(f"{receipt.toolkit_folder}/{wrappers.CONFIG_NAME}")
         table = tomllib.loads((content or b"").decode()).get("nvidia-container-runtime")
     except (ConfigurationError, ValueError, RecursionError):
         return {}  # it is damaged, which is said of the toolkit's files

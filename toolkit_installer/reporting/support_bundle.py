@@ -1,9 +1,7 @@
-"""What a report has of the node: configurations, the receipt, the toolkit, the engines' logs, the kernel. Reads only.
+"""The parts of a support bundle: configurations, receipt, toolkit, logs, kernel; packed into one archive. Reads only.
 
-Each part is for itself: what cannot be looked at is said, and leaves the others as they are. What a part is, such as
-somebody's file, decides what of it is hidden.
-
-A support bundle: texts in a compressed archive. Pure.
+The parts are independent: a part that cannot be read is reported and does not affect the others. What is masked in a
+part depends on the kind of the part, such as a configuration file of somebody else's.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import Inspection, Live
 from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.detect import decide
-from toolkit_installer.engines.registry import EngineTarget
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.node import machine
 from toolkit_installer.node.node import Node
@@ -36,7 +34,7 @@ from toolkit_installer.receipt.schema import FileRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.reporting import versions
 from toolkit_installer.settings import EngineName, Settings
-from toolkit_installer.toolkit import layout
+from toolkit_installer.toolkit import wrappers
 
 LOG_LINES = 300
 _OWN_UNIT = "toolkit-installer.service"
@@ -130,7 +128,7 @@ def gather(node: Node, settings: Settings, store: ReceiptStore, gathering: Gathe
     gathering.add("receipt.txt", Part.OWN, lambda: _json(_receipt(receipt)) if receipt is not None else None)
     folder = receipt.toolkit_folder if receipt is not None else settings.toolkit.folder
     gathering.add("toolkit/files.txt", Part.OWN, lambda: _listing(node, folder))
-    gathering.add("toolkit/config.toml", Part.FILE, partial(_file, node, f"{folder}/{layout.CONFIG_NAME}"))
+    gathering.add("toolkit/config.toml", Part.FILE, partial(_file, node, f"{folder}/{wrappers.CONFIG_NAME}"))
     units = _engines(node, settings, store, receipt, gathering)
     for unit in dict.fromkeys([*units, _KUBELET_UNIT, _OWN_UNIT]):
         gathering.add(f"journal/{unit}.txt", Part.WORDS, partial(node.services.log, unit, LOG_LINES))

@@ -13,14 +13,14 @@ from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import Engine, Inspection, Recorded
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.ownership import Ownership
-from toolkit_installer.engines.registry import EngineTarget
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning import files_naming, installed, other_installer
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
 from toolkit_installer.settings import Settings
-from toolkit_installer.toolkit import layout
+from toolkit_installer.toolkit import layout, wrappers
 from toolkit_installer.toolkit.payload import RUNTIMES
 
 
@@ -74,7 +74,7 @@ def _receipt(node: Node, settings: Settings, engines: tuple[EngineRecord, ...], 
     """Return a receipt for these engines and the files in the toolkit's folder, None where there is none of either."""
     folder = settings.toolkit.folder
     names = layout.known(node.files.list(folder))
-    inner = [name for name in (layout.CONFIG_NAME,) if node.files.is_file(posixpath.join(folder, name))]
+    inner = [name for name in (wrappers.CONFIG_NAME,) if node.files.is_file(posixpath.join(folder, name))]
     specification = installed.recognised(node, settings.toolkit.cdi.path, folder)
     if specification is not None and not engines and _left_by_us(node, folder):
         specification = None
@@ -107,7 +107,7 @@ def _left_by_us(node: Node, folder: str) -> bool:
     """
     path = posixpath.join(folder, RUNTIMES[0])
     content = node.files.content(path) if node.files.is_file(path) else None
-    return content is not None and f"\n{layout.SIGNATURE}".encode() in content
+    return content is not None and f"\n{wrappers.SIGNATURE}".encode() in content
 
 
 def _target(node: Node, settings: Settings, adapter: Engine) -> EngineTarget:

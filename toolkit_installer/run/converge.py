@@ -20,7 +20,7 @@ from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore, locked
 from toolkit_installer.run import preload
 from toolkit_installer.settings import EngineName, Method, Settings
-from toolkit_installer.toolkit import layout, payload
+from toolkit_installer.toolkit import payload, wrappers
 
 if TYPE_CHECKING:
     from toolkit_installer.planning.plan import EngineWork
@@ -199,7 +199,7 @@ def _security(seen: Prepared) -> tuple[str, ...]:
     from toolkit_installer.reporting import versions
     from toolkit_installer.toolkit import security
 
-    config = next(file.content for file in work.files if file.name == layout.CONFIG_NAME)
+    config = next(file.content for file in work.files if file.name == wrappers.CONFIG_NAME)
     assert config is not None  # noqa: S101  # it is always written, never copied
     named = payload.library_release(file.name for file in work.files)
     runtime = dict(found.programs)[payload.RUNTIMES[0]]

@@ -30,7 +30,13 @@ _OTHERS = (
 
 _OF_CHILDREN = frozenset(
     f"toolkit_installer.{name}"
-    for name in ("engines.common.cri_child", "engines.common.cri_pb2", "waiting.plugin_process")
+    for name in (
+        "engines.common.cri_canary",
+        "engines.common.cri_child",
+        "engines.common.cri_pb2",
+        "waiting.plugin_log",
+        "waiting.plugin_process",
+    )
 )
 """Programs of their own: the first bring gRPC along, whose threads are not for the process that starts programs."""
 

@@ -1,10 +1,4 @@
-"""Setting values in a TOML text by tomlkit, with new keys where a person would write them.
-
-tomlkit appends a new key to the end of a table's section: behind the comment that introduces the next table. Here it
-goes behind the table's last key.
-
-The toolkit's own config.toml: the payload's, comments kept, with what this installation must say.
-"""
+"""The toolkit's own config.toml: the payload's, comments kept, with what this installation must say."""
 
 from __future__ import annotations
 
@@ -12,87 +6,14 @@ import hashlib
 import posixpath
 import re
 import tomllib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
-
-import tomlkit
-import tomlkit.container
-import tomlkit.items
 
 from toolkit_installer import __version__, lazy
 from toolkit_installer.documents.changes import ABSENT, EditMismatchError, Set, Table, apply, lookup, same
 from toolkit_installer.errors import PayloadError
 from toolkit_installer.settings import ToolkitSettings
 from toolkit_installer.toolkit.payload import CLI, CTK, HOOK, RUNTIMES, Payload
-
-_Body = list[tuple[tomlkit.items.Key | None, tomlkit.items.Item]]
-
-
-def put(source: str, changes: Iterable[Set]) -> str:
-    """Return `source` (ending in a newline) with each value set; tables on the way are made.
-
-    Raises tomlkit's errors where it does not take the text. Whoever calls compares what the result means.
-    """
-    document = tomlkit.parse(source)
-    late: list[tuple[_Body, str, Any]] = []
-    tails: list[tuple[_Body, _Body]] = []
-    for change in changes:
-        *parents, name = change.path
-        table: Any = document
-        for parent in parents:
-            if parent not in table:
-                tail = _cut_tail(table)
-                table[parent] = tomlkit.table()
-                tails.append((table[parent].value.body, tail))
-            table = table[parent]
-        body = None if name in table else _body(table)
-        if body is None:
-            table[name] = change.value  # tomlkit keeps the comment behind an old value
-        else:
-            late.append((body, name, change.value))
-    # Last, because tomlkit's index of a table is wrong from here on; it is only written out now.
-    for body, name, value in late:
-        _insert(body, name, value, apart=body is document.body)
-    for body, tail in tails:
-        body.extend(tail)
-    return tomlkit.dumps(document)
-
-
-def _cut_tail(table: Any) -> _Body:
-    """Cut off the blank lines and comments behind a table's last line, and return them: they introduce what follows."""
-    if not isinstance(table, tomlkit.items.Table):
-        return []
-    body = table.value.body
-    while body and isinstance(body[-1][1], tomlkit.items.Table):
-        body = body[-1][1].value.body
-    start = len(body)
-    while start and body[start - 1][0] is None:
-        start -= 1
-    tail = body[start:]
-    del body[start:]
-    return tail
-
-
-def _body(table: Any) -> _Body | None:
-    """Return the lines of a table that has a header of its own, or of the document; None for other tables."""
-    if isinstance(table, tomlkit.TOMLDocument):
-        return table.body
-    if isinstance(table, tomlkit.items.Table) and table.display_name is not None and not table.is_super_table():
-        return table.value.body
-    return None
-
-
-def _insert(body: _Body, name: str, value: Any, *, apart: bool) -> None:
-    """Put a key behind the last one, or first of all where there is none: then `apart` from what follows."""
-    tables = (tomlkit.items.Table, tomlkit.items.AoT)
-    keys = [index for index, (key, item) in enumerate(body) if key is not None and not isinstance(item, tables)]
-    item = tomlkit.item(value)
-    if keys:
-        item.trivia.indent = body[keys[-1]][1].trivia.indent
-    elif apart and body:
-        body.insert(0, (None, tomlkit.ws("\n")))
-    body.insert(keys[-1] + 1 if keys else 0, (tomlkit.key(name), item))
-
 
 DEFAULTS: Final = b"""\
 # The NVIDIA container toolkit's configuration.
@@ -155,6 +76,8 @@ def text(
     # tomlkit is for writing alone: whoever only names the file does without
     with lazy.deferred_patterns():
         import tomlkit.exceptions  # noqa: PLC0415
+
+        from toolkit_installer.toolkit.toml_put import put  # noqa: PLC0415
 
     try:
         after = put(source, [change for change in changes if not same(lookup(before, change.path), change.value)])

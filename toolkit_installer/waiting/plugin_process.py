@@ -8,32 +8,22 @@ whenever that changes, and then sends the run a SIGCHLD, which wakes it from its
 of the first try. Once nobody holds the other end, this ends. It imports little: it runs for months.
 
 An engine asks about one container at a time, and all others wait meanwhile: so an answer comes before ordinary work.
-
-Lines of the log from a process that waits for nobody: one that cannot be written at once is left out.
-
-An engine gives a plugin two seconds for an answer, and whoever reads the log may be slower. structlog is not imported:
-it would double the process.
 """
 
 from __future__ import annotations
 
 import os
-import select
+import resource
 import signal
-import socket
-import stat
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, ClassVar
 
-from toolkit_installer.documents import log_line
-from toolkit_installer.documents.log_line import Renderer
-from toolkit_installer.node import processes
 from toolkit_installer.node.root import Root
 from toolkit_installer.nri.connection import Lost, Plugin, serve
 from toolkit_installer.nri.decision import Granted, Policy, Withheld
 from toolkit_installer.nri.session import Answered, Configured, Event, Identity, Malformed, Serving, Unsupported
+from toolkit_installer.waiting import plugin_log as log
 from toolkit_installer.waiting import plugin_protocol
 from toolkit_installer.waiting.plugin_protocol import PluginStatus
 
@@ -69,7 +59,7 @@ class Teller:
         if isinstance(event, Answered):
             _say_answer(event)
         elif isinstance(event, Malformed):
-            get().warning(
+            log.get().warning(
                 "The engine asked the NRI plugin what cannot be read",
                 key="nri-malformed",
                 method=event.method,
@@ -125,20 +115,20 @@ class Teller:
             return
         self._said = self._standing
         if self._standing.connected:
-            get().info(
+            log.get().info(
                 "The engine asks the NRI plugin about each container",
                 key="nri-connected",
                 engine=self._standing.engine,
                 file=self._socket,
             )
         elif self._standing.unsupported:
-            get().warning(
+            log.get().warning(
                 "The engine leaves out what the NRI plugin names: it is not served",
                 key="nri-unsupported",
                 reason=self._standing.reason,
             )
         else:
-            get().warning(
+            log.get().warning(
                 "The NRI plugin is not connected: containers that ask for devices start without, until it is",
                 key="nri-lost",
                 file=self._socket,
@@ -159,24 +149,46 @@ class Teller:
 def _say_answer(event: Answered) -> None:
     verdict = event.verdict
     if isinstance(verdict, Granted):
-        get().info("A container gets devices", key="nri-granted", container=event.container, devices=verdict.devices)
+        log.get().info(
+            "A container gets devices", key="nri-granted", container=event.container, devices=verdict.devices
+        )
     elif isinstance(verdict, Withheld):
-        get().warning(
+        log.get().warning(
             "A container starts without the devices that it may not have",
             key="nri-withheld",
             container=event.container,
             reason=verdict.reason,
         )
     else:
-        get().warning("A container is refused", key="nri-refused", container=event.container, reason=verdict.reason)
+        log.get().warning("A container is refused", key="nri-refused", container=event.container, reason=verdict.reason)
+
+
+_PRIORITY = 1
+"""The lowest of those that come before all ordinary work (sched(7)): the kernel's own threads have higher ones."""
+
+
+def _run_before_ordinary_work(seconds: float) -> None:
+    """Give this process real-time priority. The kernel kills it after `seconds` of work without a pause (setrlimit(2)).
+
+    Where a hundred containers start at once, a process that wakes up waits tens of milliseconds for a processor. A nice
+    value does not help: it counts among the processes of one control group, and a pod has its own.
+    Raises OSError where it may not have that: without CAP_SYS_NICE, or in a control group that has no real-time share
+    (CONFIG_RT_GROUP_SCHED). Then nothing is changed.
+    """
+    limit = int(seconds * 1_000_000)
+    _, most = resource.getrlimit(resource.RLIMIT_RTTIME)
+    if most != resource.RLIM_INFINITY:
+        limit = min(limit, most)
+    resource.setrlimit(resource.RLIMIT_RTTIME, (limit, limit))  # it counts under such a policy alone
+    os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(_PRIORITY))
 
 
 def _take_precedence() -> None:
     """Answer before ordinary work is done, where that is allowed."""
     try:
-        processes.take(_LONGEST_SECONDS)
+        _run_before_ordinary_work(_LONGEST_SECONDS)
     except OSError as error:
-        get().info(
+        log.get().info(
             "The NRI plugin answers in its turn: containers wait for it while the node is busy",
             key="nri-in-turn",
             reason=error.strerror,
@@ -189,92 +201,9 @@ def main() -> int:
     os.chdir("/")
     channel = int(sys.argv[1])
     given = plugin_protocol.parse_settings(sys.argv[2])
-    configure(given.log_format)
+    log.configure(given.log_format)
     policy = Policy(frozenset(given.namespaces), frozenset(given.kinds), given.lenient)
     _take_precedence()
     plugin = Plugin(Root(given.root), given.socket, Identity(given.name, given.place), policy)
     serve(plugin, Teller(channel, run, given.socket), channel)
     return 0
-
-
-_STDERR = 2
-_LONGEST = select.PIPE_BUF
-"""Bytes that a pipe takes whole or not at all (pipe(7))."""
-_CUT = "..."
-
-
-class Lines:
-    """Writes lines of a format, LogFormat's value, to a descriptor; empty: as suits what is behind that."""
-
-    def __init__(self, log_format: str, fd: int) -> None:
-        suits = log_line.CONSOLE if os.isatty(fd) else log_line.LOGFMT
-        self._renderer = Renderer(log_format or suits, color=False)
-        self._write = _writer(fd)
-
-    def info(self, msg: str, *, key: str, **values: object) -> None:
-        """Say what is as it should be."""
-        self._line("info", msg, key, values)
-
-    def warning(self, msg: str, *, key: str, **values: object) -> None:
-        """Say what somebody should know."""
-        self._line("warning", msg, key, values)
-
-    def _line(self, level: str, msg: str, key: str, values: dict[str, Any]) -> None:
-        now = time.strftime(log_line.TIME, time.gmtime())
-        text = self._renderer.line({"time": now, "level": level, "msg": msg, "event": key, **values})
-        data = text.encode(errors="backslashreplace")
-        if len(data) >= _LONGEST:
-            data = data[: _LONGEST - 1 - len(_CUT)] + _CUT.encode()
-        try:
-            self._write(data + b"\n")
-        except OSError:
-            return  # whoever reads the log is slow, or gone; the engine has its answer
-
-
-def _writer(fd: int) -> Callable[[bytes], object]:
-    """Return what writes to whatever is behind a descriptor and does not wait. The run writes there as it always did.
-
-    A descriptor that does not wait is such for all that share it: so what can be opened is opened anew.
-    """
-    mode = os.fstat(fd).st_mode
-    if stat.S_ISREG(mode):
-        return lambda data: os.write(fd, data)  # opened anew it would be written from its beginning
-    if stat.S_ISSOCK(mode):
-        return lambda data: _send(fd, data)
-    try:
-        own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    except OSError:  # it is not there any more, or belongs to somebody else
-        return lambda data: os.write(fd, data) if _is_writable(fd) else 0
-    return lambda data: os.write(own, data)
-
-
-def _send(fd: int, data: bytes) -> None:
-    """Send as much of it as goes at once. Raises OSError."""
-    connection = socket.socket(fileno=fd)
-    try:
-        connection.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
-    finally:
-        connection.detach()
-
-
-def _is_writable(fd: int) -> bool:
-    poll = select.poll()
-    poll.register(fd, select.POLLOUT)
-    return bool(poll.poll(0))
-
-
-class _Current:
-    lines: ClassVar[Lines | None] = None
-
-
-def configure(log_format: str, fd: int = _STDERR) -> None:
-    """Write lines from now on."""
-    _Current.lines = Lines(log_format, fd)
-
-
-def get() -> Lines:
-    """Return what writes them."""
-    if _Current.lines is None:
-        configure("")
-    assert _Current.lines is not None  # noqa: S101  # it was just made
-    return _Current.lines

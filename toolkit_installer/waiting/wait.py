@@ -19,7 +19,7 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.applying import reload_windows
 from toolkit_installer.kubernetes.verdicts import Standing
-from toolkit_installer.node import coprocess, idling, interpreter, sockets
+from toolkit_installer.node import coprocess, descriptors, idling, interpreter
 from toolkit_installer.node import signals as node_signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.settings import Program
@@ -77,7 +77,7 @@ class Remembered(msgspec.Struct, frozen=True):
 
 def of_instance(pid: int) -> Remembered | None:
     """Return what the instance remembers that waits as the process `pid`; None where it is at work, or gone."""
-    content = sockets.content(pid, SEEN_AS, idling.LIMIT)
+    content = descriptors.content(pid, SEEN_AS, idling.LIMIT)
     return understood(saved_state(content)) if content else None  # empty: it is being written
 
 

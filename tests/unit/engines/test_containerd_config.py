@@ -22,7 +22,7 @@ from toolkit_installer.engines.containerd.files import Imported
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection as Inspection
 from toolkit_installer.engines.ownership import Ownership
-from toolkit_installer.engines.registry import EngineTarget, Handler, Request
+from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.reading import Found, Identity, Metadata
 from toolkit_installer.receipt.memory import digest_of

@@ -28,7 +28,7 @@ from toolkit_installer.engines.containerd.layouts import (
     Way,
 )
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, enable_cdi, shape
-from toolkit_installer.engines.registry import EngineTarget, Handler, Request
+from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.reading import Found, Identity, Metadata
 from toolkit_installer.settings import EngineName, EngineSettings

@@ -11,7 +11,7 @@ import pytest
 from toolkit_installer.engines.api import Inspection, Live, Reload
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import inspect_own
-from toolkit_installer.engines.registry import EngineTarget
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode

@@ -21,7 +21,7 @@ from toolkit_installer.engines.containerd.layouts import DROP_IN_ROLE as PLACED_
 from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, Layout
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, PLUGINS, shape
 from toolkit_installer.engines.ownership import MARKER
-from toolkit_installer.engines.registry import EngineTarget, Handler, Request
+from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.node.reading import Found, Identity, Metadata
 from toolkit_installer.receipt.memory import digest_of
 from toolkit_installer.settings import EngineName, EngineSettings

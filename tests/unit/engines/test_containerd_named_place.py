@@ -9,7 +9,7 @@ import pytest
 
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.layouts import DROP_IN_ROLE
-from toolkit_installer.engines.registry import EngineTarget, Request
+from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName, EngineSettings
 

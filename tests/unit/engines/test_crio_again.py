@@ -7,7 +7,7 @@ import pytest
 from toolkit_installer.engines.api import DesiredState, EngineFile, Recorded
 from toolkit_installer.engines.crio.desired import DROP_IN_ROLE, ROOT_ROLE, CrioInspection
 from toolkit_installer.engines.crio.engine import Crio
-from toolkit_installer.engines.registry import EngineTarget, Handler, Request
+from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.reading import Found, Identity, Metadata
 from toolkit_installer.receipt.memory import digest_of

@@ -7,7 +7,7 @@ import pytest
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import lookup
 from toolkit_installer.engines.crio import config as crio_config
-from toolkit_installer.engines.registry import Handler
+from toolkit_installer.engines.target import Handler
 from toolkit_installer.errors import ConfigurationError
 
 FOLDER = "/usr/local/nvidia/toolkit"

@@ -12,7 +12,7 @@ from toolkit_installer.engines.api import Live
 from toolkit_installer.engines.crio import engine as crio
 from toolkit_installer.engines.crio import places as crio_places
 from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, CrioLive, Places, told
-from toolkit_installer.engines.registry import EngineTarget
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName, EngineSettings

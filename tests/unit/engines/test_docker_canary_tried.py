@@ -19,7 +19,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from toolkit_installer.engines.api import Trials
-from toolkit_installer.engines.common import reload_method
+from toolkit_installer.engines.common import canaries
 from toolkit_installer.engines.common.serving import NoAnswerError
 from toolkit_installer.engines.docker import canary
 from toolkit_installer.node.root import Root
@@ -160,7 +160,7 @@ def test_the_image_holds_what_the_container_is_told_to_run(dockerd: Dockerd) -> 
 def test_only_a_handler_that_is_to_show_gpus_is_asked_for_them_and_one_without_is_named(
     dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reload_method, "without_gpus", lambda pid: f"the process {pid} has none")
+    monkeypatch.setattr(canaries, "without_gpus", lambda pid: f"the process {pid} has none")
     assert tried(dockerd, {"nvidia": True, "plain": False}) == Trials({"nvidia": "the process 0 has none"})
     assert [each["Env"] for each in dockerd.asked] == [["NVIDIA_VISIBLE_DEVICES=all"], ["NVIDIA_VISIBLE_DEVICES=void"]]
 

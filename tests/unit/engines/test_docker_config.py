@@ -15,7 +15,7 @@ from toolkit_installer.engines.api import EngineFile, Inspection, Recorded
 from toolkit_installer.engines.docker import config as docker_config
 from toolkit_installer.engines.docker.engine import Docker
 from toolkit_installer.engines.ownership import Ownership, low_level
-from toolkit_installer.engines.registry import EngineTarget, Handler, Request
+from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.reading import Found, Identity, Metadata
 from toolkit_installer.receipt.memory import digest_of

@@ -8,7 +8,7 @@ import pytest
 
 from toolkit_installer.engines.docker import client as docker_kinds
 from toolkit_installer.engines.docker.config import DockerLive
-from toolkit_installer.engines.registry import EngineTarget
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process

@@ -27,7 +27,7 @@ from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_R
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, table_of
 from toolkit_installer.engines.docker import config as docker_rules
 from toolkit_installer.engines.docker.engine import ROLE, Docker
-from toolkit_installer.engines.registry import EngineTarget, Handler, Request
+from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.reading import Found, Identity, Metadata
 from toolkit_installer.receipt.memory import digest_of

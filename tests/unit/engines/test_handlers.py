@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit_installer.engines.registry import Handler, handlers
+from toolkit_installer.engines.target import Handler, handlers
 from toolkit_installer.toolkit.payload import RUNTIMES
 
 FOLDER = "/usr/local/nvidia/toolkit"

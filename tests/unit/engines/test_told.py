@@ -18,7 +18,7 @@ from toolkit_installer.engines.common import command_line, serving
 from toolkit_installer.engines.containerd import files
 from toolkit_installer.engines.crio import places as crio_places
 from toolkit_installer.engines.crio.places import CrioLive
-from toolkit_installer.engines.registry import EngineTarget
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process

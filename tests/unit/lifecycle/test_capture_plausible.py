@@ -147,7 +147,7 @@ VALID: dict[str, tuple[Any, Any]] = {
     "node.programs.Programs.find_program": (None, "runc"),
     "node.processes.names": ([(1, "init")], [(-1, "init")]),
     "node.processes.parent_of": (0, -1),
-    "node.sockets.content": (None, bytes(CONFIG_LIMIT + 1)),
+    "node.descriptors.content": (None, bytes(CONFIG_LIMIT + 1)),
     "node.locks.holder": (None, 1 << 30),
     "node.machine.boot_seconds": (1.5, -1.0),
     "node.machine.now": (1.5, 1e30),

@@ -15,13 +15,13 @@ import pytest
 
 from tests.support.capabilities import may_come_first
 from tests.unit.nri.asking import SECONDS, AskingEngine
-from toolkit_installer.node import processes, signals
+from toolkit_installer.node import signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.nri.decision import DOMAIN, MANAGEMENT
 from toolkit_installer.settings import CdiSettings, LogFormat, NriSettings, Program, Settings, ToolkitSettings
-from toolkit_installer.waiting import plugin_process, plugin_protocol
+from toolkit_installer.waiting import plugin_log, plugin_process, plugin_protocol
 from toolkit_installer.waiting.plugin import CannotStartError, PluginWatch, UnsupportedEngineError
-from toolkit_installer.waiting.plugin_process import Lines
+from toolkit_installer.waiting.plugin_log import Lines
 from toolkit_installer.waiting.plugin_protocol import PluginStatus
 
 SOCKET = "/run/nri/nri.sock"
@@ -301,8 +301,8 @@ def test_where_it_may_not_it_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch
         raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(seconds))
 
     reader, writer = os.pipe()
-    monkeypatch.setattr(processes, "take", refuse)
-    monkeypatch.setattr(plugin_process._Current, "lines", Lines("logfmt", writer))
+    monkeypatch.setattr(plugin_process, "_run_before_ordinary_work", refuse)
+    monkeypatch.setattr(plugin_log._Current, "lines", Lines("logfmt", writer))
     plugin_process._take_precedence()
     assert 'event=nri-in-turn reason="Operation not permitted"' in os.read(reader, 4096).decode()
     os.close(reader)

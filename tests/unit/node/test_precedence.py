@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.support.capabilities import may_come_first
-from toolkit_installer.node import processes
+from toolkit_installer.waiting import plugin_process
 
 NOBODY = 65534
 ALLOWED, REFUSED, OTHER = 0, 3, 4
@@ -32,7 +32,7 @@ def ended(act: Callable[[], int]) -> int:
 
 
 def taken(*, spinning: bool = False) -> int:
-    processes.take(SPIN if spinning else 1.0)
+    plugin_process._run_before_ordinary_work(SPIN if spinning else 1.0)
     while spinning:
         pass
     own = os.sched_getscheduler(0) == os.SCHED_RR | os.SCHED_RESET_ON_FORK
@@ -46,7 +46,7 @@ def refused() -> int:
     if os.geteuid() == 0:
         os.setuid(NOBODY)
     try:
-        processes.take(1.0)
+        plugin_process._run_before_ordinary_work(1.0)
     except PermissionError:
         return REFUSED if os.sched_getscheduler(0) == os.SCHED_OTHER else OTHER
     return ALLOWED
@@ -73,7 +73,7 @@ def test_who_may_not_have_it_is_told_and_goes_on_as_before() -> None:
 def test_a_limit_that_is_lower_already_stays() -> None:
     def limited() -> int:
         resource.setrlimit(resource.RLIMIT_RTTIME, (1000, 2000))
-        processes.take(1.0)
+        plugin_process._run_before_ordinary_work(1.0)
         return ALLOWED if resource.getrlimit(resource.RLIMIT_RTTIME) == (2000, 2000) else OTHER
 
     assert ended(limited) == ALLOWED

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.started import wait_until_it_shows
-from toolkit_installer.node import processes, sockets, trust
+from toolkit_installer.node import descriptors, processes, trust
 from toolkit_installer.node.root import Root
 from toolkit_installer.node.trust import Standing
 
@@ -186,7 +186,7 @@ def test_a_name_that_is_no_utf_8_is_a_name(tmp_path: Path) -> None:
 def test_a_sockets_name_that_looks_like_lines_of_the_list_is_no_line() -> None:
     with socket.socket(socket.AF_UNIX) as spoilt:
         spoilt.bind(f"\0x{os.getpid()}\nspoilt line of strangers\n0: 0 0 0 0 0")
-        names = sockets.bound(os.getpid())
+        names = descriptors.bound(os.getpid())
     assert names is not None
     assert all(name.startswith("/") for name in names)
 
@@ -292,14 +292,14 @@ MAY_NAME_PROC = frozenset(
         "reporting/engine_faults.py",  # engines that were believed
         "waiting/readiness.py",  # a process that was believed, watched for its end
         "waiting/child_process.py",  # our own children
-        "waiting/plugin_process.py",  # our own descriptors
+        "waiting/plugin_log.py",  # our own descriptors
         "applying/impact.py",  # processes that `matching` yielded
         "applying/gpu_containers.py",  # likewise
         "planning/toolkit_users.py",  # likewise
         "engines/common/command_line.py",  # a process that was believed
         "engines/common/reload_method.py",  # the descriptors that a program is given
         "engines/crio/engine.py",
-        "toolkit/layout.py",  # the text of a script
+        "toolkit/wrappers.py",  # the text of a script
         "engines/detect/unit_files.py",
         "fleet/compare.py",  # a folder whose files are not compared
     }

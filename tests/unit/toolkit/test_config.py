@@ -15,8 +15,8 @@ from toolkit_installer.documents.changes import Set, apply, same
 from toolkit_installer.errors import PayloadError
 from toolkit_installer.settings import ToolkitSettings
 from toolkit_installer.toolkit import config
-from toolkit_installer.toolkit.config import put
 from toolkit_installer.toolkit.payload import HOOK, Payload
+from toolkit_installer.toolkit.toml_put import put
 
 DATA = Path(__file__).parents[2] / "data" / "toolkit" / "config"
 FOLDER = "/usr/local/nvidia/toolkit"

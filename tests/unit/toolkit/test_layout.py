@@ -9,8 +9,9 @@ from tests.support import payloads
 from tests.support.payloads import Generation, Tree
 from toolkit_installer.errors import PayloadError, UsageError
 from toolkit_installer.settings import ToolkitSettings
-from toolkit_installer.toolkit.layout import CONFIG_NAME, ToolkitFile, desired
+from toolkit_installer.toolkit.layout import ToolkitFile, desired
 from toolkit_installer.toolkit.payload import RUNTIMES, find_payload
+from toolkit_installer.toolkit.wrappers import CONFIG_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

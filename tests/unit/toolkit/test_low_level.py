@@ -4,7 +4,7 @@ import pytest
 
 from toolkit_installer.errors import UsageError
 from toolkit_installer.settings import ToolkitSettings
-from toolkit_installer.toolkit.layout import choose
+from toolkit_installer.toolkit.payload import choose_low_level
 
 FOLDER = "/usr/local/nvidia/toolkit"
 
@@ -23,15 +23,15 @@ FOLDER = "/usr/local/nvidia/toolkit"
     ],
 )
 def test_the_engines_own_runtimes_come_first(engines: tuple[str, ...], expected: tuple[str, ...]) -> None:
-    assert choose(ToolkitSettings(), engines, FOLDER) == expected
+    assert choose_low_level(ToolkitSettings(), engines, FOLDER) == expected
 
 
 def test_the_users_list_stands_alone() -> None:
     settings = ToolkitSettings(low_level_runtimes=("kata", "/opt/crun", "kata"))
-    assert choose(settings, ("/usr/bin/runc",), FOLDER) == ("kata", "/opt/crun")
+    assert choose_low_level(settings, ("/usr/bin/runc",), FOLDER) == ("kata", "/opt/crun")
 
 
 @pytest.mark.parametrize("runtime", ["", "./runc", "a/b", "run\0c", "nvidia-container-runtime", f"{FOLDER}/x"])
 def test_a_runtime_that_cannot_work_is_refused(runtime: str) -> None:
     with pytest.raises(UsageError, match="runtimes"):
-        choose(ToolkitSettings(low_level_runtimes=(runtime,)), (), FOLDER)
+        choose_low_level(ToolkitSettings(low_level_runtimes=(runtime,)), (), FOLDER)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit_installer.errors import UsageError
-from toolkit_installer.toolkit import layout
+from toolkit_installer.toolkit import wrappers
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -77,8 +77,8 @@ class Node:
         self.modules = self.base / "modules"
         self.bin.mkdir()
         self.modules.write_text(LOADED)
-        (self.toolkit / layout.CONFIG_NAME).parent.mkdir(parents=True)
-        (self.toolkit / layout.CONFIG_NAME).touch()
+        (self.toolkit / wrappers.CONFIG_NAME).parent.mkdir(parents=True)
+        (self.toolkit / wrappers.CONFIG_NAME).touch()
 
     def program(self, path: Path, status: int = 0) -> Path:
         path.write_text(SHOW.format(name=shlex.quote(path.name), folder=self.base, status=status))
@@ -87,7 +87,7 @@ class Node:
 
     def install(self, name: str, low_level: Sequence[str] = ("runc", "crun"), status: int = 0) -> Path:
         self.program(self.toolkit / f"{name}.real", status)
-        text = layout.text(name, folder=str(self.toolkit), low_level=low_level, modules=str(self.modules))
+        text = wrappers.text(name, folder=str(self.toolkit), low_level=low_level, modules=str(self.modules))
         (self.toolkit / name).write_text(text)
         (self.toolkit / name).chmod(0o755)
         return self.toolkit / name
@@ -114,18 +114,18 @@ def node(tmp_path: Path, request: pytest.FixtureRequest) -> Node:
     return Node(tmp_path / "toolkit", request.param)
 
 
-@pytest.mark.parametrize("name", layout.WRAPPED)
+@pytest.mark.parametrize("name", wrappers.WRAPPED)
 def test_the_real_program_runs_with_its_arguments_and_exit_code_untouched(node: Node, name: str) -> None:
     wrapper = node.install(name, status=42)
     arguments = ["create", "", "a b", "*", "$HOME", "'\"", "--", "new\nline", "-x"]
     result = node.run(wrapper, *arguments)
-    config = ["-config", str(node.toolkit / layout.CONFIG_NAME)] if "hook" in name or "toolkit" in name else []
+    config = ["-config", str(node.toolkit / wrappers.CONFIG_NAME)] if "hook" in name or "toolkit" in name else []
     assert result.stdout == f"{name}.real\n" + "".join(f"<{argument}>\n" for argument in [*config, *arguments])
     assert result.returncode == 42
     assert not result.stderr
 
 
-@pytest.mark.parametrize("name", layout.WRAPPED)
+@pytest.mark.parametrize("name", wrappers.WRAPPED)
 def test_the_toolkit_comes_first_in_path_and_nothing_else_of_the_environment_changes(node: Node, name: str) -> None:
     own = {"PATH": f"{node.bin}:/usr/bin", "HOME": "/root", "tki": "mine", "IFS": "x", "name": "a b", "CONFIG": "c"}
     node.run(node.install(name), environment=own)
@@ -134,7 +134,7 @@ def test_the_toolkit_comes_first_in_path_and_nothing_else_of_the_environment_cha
     if name == "nvidia-container-cli":
         assert seen.pop("LD_LIBRARY_PATH") == str(node.toolkit)
     if name.startswith((RUNTIME, "nvidia-container-toolkit")):
-        assert seen.pop("NVIDIA_CTK_CONFIG_FILE_PATH") == str(node.toolkit / layout.CONFIG_NAME)
+        assert seen.pop("NVIDIA_CTK_CONFIG_FILE_PATH") == str(node.toolkit / wrappers.CONFIG_NAME)
         assert seen.pop("XDG_CONFIG_HOME") == str(node.toolkit / ".config")
     for shells_own in ("PWD", "OLDPWD", "SHLVL", "_"):
         seen.pop(shells_own, None)
@@ -164,7 +164,7 @@ def no_module_list(node: Node) -> None:
 
 
 def no_config(node: Node) -> None:
-    (node.toolkit / layout.CONFIG_NAME).unlink()
+    (node.toolkit / wrappers.CONFIG_NAME).unlink()
 
 
 def no_real(node: Node) -> None:
@@ -363,7 +363,7 @@ def test_any_folder_is_named_safely(tmp_path: Path, folder: str, shell: list[str
 @given(st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8")), max_size=20))
 @settings(max_examples=30, deadline=None)
 def test_any_text_is_one_word_for_the_shell(words: list[str]) -> None:
-    script = "printf '%s\\0' start " + " ".join(map(layout.quoted, words))
+    script = "printf '%s\\0' start " + " ".join(map(wrappers.quoted, words))
     result = subprocess.run(["/bin/sh", "-c", script], check=True, capture_output=True)
     assert result.stdout.decode().split("\0")[:-1] == ["start", *words]
 
@@ -371,22 +371,22 @@ def test_any_text_is_one_word_for_the_shell(words: list[str]) -> None:
 @pytest.mark.parametrize("folder", ["relative/toolkit", "/with:colon", "/with\0nul", ""])
 def test_a_folder_that_cannot_stand_in_path_is_refused(folder: str) -> None:
     with pytest.raises(UsageError, match="cannot be installed"):
-        layout.text(RUNTIME, folder=folder, low_level=["runc"])
+        wrappers.text(RUNTIME, folder=folder, low_level=["runc"])
 
 
-@pytest.mark.parametrize("name", layout.WRAPPED)
+@pytest.mark.parametrize("name", wrappers.WRAPPED)
 def test_shellcheck_has_nothing_to_say(name: str) -> None:
     shellcheck = shutil.which("shellcheck")
     if shellcheck is None:
         pytest.skip("shellcheck is not installed")
-    text = layout.text(name, folder="/usr/local/our nvidia/toolkit", low_level=["/usr/bin/runc", "crun"])
+    text = wrappers.text(name, folder="/usr/local/our nvidia/toolkit", low_level=["/usr/bin/runc", "crun"])
     result = subprocess.run([shellcheck, "-"], check=False, input=text, capture_output=True, text=True)
     assert not result.stdout
 
 
 @pytest.mark.parametrize("name", [RUNTIME, HOOK, "nvidia-container-cli", "nvidia-ctk"])
 def test_the_wrapper_reads_as_written_down(name: str) -> None:
-    text = layout.text(name, folder="/usr/local/nvidia/toolkit", low_level=["/usr/bin/runc", "runc", "crun"])
+    text = wrappers.text(name, folder="/usr/local/nvidia/toolkit", low_level=["/usr/bin/runc", "runc", "crun"])
     assert text == (DATA / "wrappers" / f"{name}.sh").read_text()
 
 

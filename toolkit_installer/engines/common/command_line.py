@@ -10,13 +10,13 @@ import posixpath
 from collections.abc import Callable, Sequence
 
 from toolkit_installer import log
-from toolkit_installer.engines.registry import EngineTarget
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes, programs, trust
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, flag_value, lives_on, root_of
 from toolkit_installer.node.root import NodeError, Root
-from toolkit_installer.toolkit import layout
+from toolkit_installer.toolkit import payload
 
 
 class HiddenError(ConfigurationError):
@@ -166,10 +166,12 @@ def absolute(node: Node, runtimes: Sequence[str], toolkit_folder: str, engine: P
     root = node.programs.root if engine is None else processes.root_of(engine)
     searched = processes.environment(engine).get("PATH", "") if engine is not None else ""
     folders = [folder for folder in searched.split(":") if folder.startswith("/")] or programs.PATH.split(":")
-    usual = [name for name in layout.DEFAULTS if name not in runtimes]
+    usual = [name for name in payload.LOW_LEVEL_RUNTIMES if name not in runtimes]
     found = [runtime if "/" in runtime else _find(root, folders, runtime, toolkit_folder) for runtime in runtimes]
     kept = [
-        path or runtime for path, runtime in zip(found, runtimes, strict=True) if path or runtime != layout.BUILT_IN
+        path or runtime
+        for path, runtime in zip(found, runtimes, strict=True)
+        if path or runtime != payload.BUILT_IN_RUNTIME
     ]
     others = [path for name in usual if (path := _find(root, folders, name, toolkit_folder)) is not None]
     return tuple(dict.fromkeys([*kept, *others]))
@@ -181,6 +183,6 @@ def _find(root: Root, folders: Sequence[str], name: str, toolkit_folder: str) ->
     The wrappers run it as root: one that somebody else could have written is not taken (trust.py).
     """
     for path in (posixpath.join(folder, name) for folder in folders):
-        if trust.is_program(root, path) and not layout.is_nvidia(root.canonical(path), toolkit_folder):
+        if trust.is_program(root, path) and not payload.is_nvidia_runtime(root.canonical(path), toolkit_folder):
             return path
     return None

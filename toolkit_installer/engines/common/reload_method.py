@@ -1,7 +1,5 @@
 """How an engine is reloaded: decided before anything is written, the same way for every engine.
 
-What the canaries of all engines have in common: how one asks for GPUs, and whether it has got any.
-
 The daemon's own binary reads the new configuration before the daemon does; nothing is written for it.
 
 The candidate reaches the binary through its standard input and a memory file. What it makes of a configuration that
@@ -22,11 +20,8 @@ from toolkit_installer.engines.common.serving import PROCESS_NAMES, process_of
 from toolkit_installer.engines.containerd.config import said
 from toolkit_installer.engines.containerd.tables import PLUGINS, table_of
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import ProgramError, Programs
-from toolkit_installer.node.reading import Reader
-from toolkit_installer.node.root import NodeError
 from toolkit_installer.settings import EngineName, ReloadMode
 
 
@@ -85,33 +80,6 @@ def decide(
             hint="mount the node's / at --host-root, or use --restart-mode none and restart it yourself",
         )
     return Reload(ReloadMode.SYSTEMD, unit, restarts=True)
-
-
-CANARY_NAME = "toolkit-installer-canary"
-GPU_VARIABLE = "NVIDIA_VISIBLE_DEVICES"
-"""What a container's environment asks NVIDIA's runtime for GPUs by."""
-
-
-def asking(*, shows_gpus: bool) -> str:
-    """Return the variable's value for a container that is to see all GPUs, or none. Pure."""
-    return "all" if shows_gpus else "void"
-
-
-def without_gpus(pid: int) -> str:
-    """Return in words that the container of a process shows no GPU.
-
-    Empty where it shows one, and where it cannot be seen: this may not be among the node's processes.
-    """
-    process = processes.inspect_process(pid)
-    if process is None:
-        return ""
-    try:
-        shown = Reader(processes.root_of(process)).list("/dev")
-    except NodeError:
-        return ""
-    if any(name.startswith("nvidia") for name in shown):
-        return ""
-    return f"a container that asks for all GPUs ({GPU_VARIABLE}=all) has no device of NVIDIA's in its /dev"
 
 
 _SECONDS = 20.0

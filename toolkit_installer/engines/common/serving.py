@@ -16,10 +16,11 @@ from toolkit_installer.engines.common import command_line
 from toolkit_installer.engines.registry import ENGINES, usual_row
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.node import machine, processes, signals
+from toolkit_installer.node.descriptors import bound
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, named, parent_of, read_as, root_of, send
 from toolkit_installer.node.root import NodeError, Root
-from toolkit_installer.node.sockets import StrangerError, bound, home_of, refuse_strangers
+from toolkit_installer.node.sockets import StrangerError, home_of, refuse_strangers
 from toolkit_installer.settings import EngineName
 
 _ASK_SECONDS = 5.0

@@ -38,7 +38,7 @@ from toolkit_installer.engines.containerd.tables import (
     shape,
 )
 from toolkit_installer.engines.ownership import MARKER, Owned, Ownership, Shape, beneath, chosen_default, record, strip
-from toolkit_installer.engines.registry import Handler
+from toolkit_installer.engines.target import Handler
 from toolkit_installer.errors import located
 from toolkit_installer.settings import EngineSettings
 

@@ -57,7 +57,7 @@ from toolkit_installer.engines.containerd.tables import (
 )
 from toolkit_installer.engines.containerd.work import Work
 from toolkit_installer.engines.ownership import MARKER, Ownership, is_blank, revert_content
-from toolkit_installer.engines.registry import Request
+from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, located
 
 _ON_BY_DEFAULT = 3

@@ -71,7 +71,7 @@ from toolkit_installer.engines.ownership import (
     dangling_default,
     default_in,
 )
-from toolkit_installer.engines.registry import EngineTarget, Request
+from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import sockets
 from toolkit_installer.node.node import Node

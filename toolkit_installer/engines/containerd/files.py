@@ -23,7 +23,7 @@ from toolkit_installer.engines.common import command_line
 from toolkit_installer.engines.containerd.distributions import DISTRIBUTIONS, layout_of
 from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.errors import ConfigurationError, located
-from toolkit_installer.node import signals, sockets
+from toolkit_installer.node import descriptors, signals
 from toolkit_installer.node.processes import Process, read_as
 from toolkit_installer.node.reading import Reader
 
@@ -251,8 +251,8 @@ def _candidates(process: Process) -> Iterator[Iterable[str | None]]:
     Of two distributions of which the evidence is the same, the one whose file is there counts; where both are, none.
     """
     yield [each.started_by(process.executable) for each in DISTRIBUTIONS]
-    roots = [name.removesuffix(_DATABASE) for name in sockets.opened(process) if name.endswith(_DATABASE)]
+    roots = [name.removesuffix(_DATABASE) for name in descriptors.opened(process) if name.endswith(_DATABASE)]
     yield [each.started_in(root) for root in roots for each in DISTRIBUTIONS]
     yield [each.started_with for each in DISTRIBUTIONS if process.unit in each.units]
-    for socket in sockets.bound(process.pid) or ():
+    for socket in descriptors.bound(process.pid) or ():
         yield [each.started_with for each in DISTRIBUTIONS if each.serves(socket)]

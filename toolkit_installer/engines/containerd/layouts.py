@@ -22,7 +22,8 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, apply
 from toolkit_installer.engines.containerd import tables
 from toolkit_installer.engines.ownership import Ownership, strip
-from toolkit_installer.engines.registry import Distribution, Request
+from toolkit_installer.engines.registry import Distribution
+from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import root as look
 from toolkit_installer.node.node import Node

@@ -26,7 +26,7 @@ from toolkit_installer.engines.containerd.tables import (
     parse_checked,
     plugins_in,
 )
-from toolkit_installer.engines.registry import Request
+from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, located
 
 _IDENTIFIERS = ("plugins", "disabled_plugins", "required_plugins")

@@ -31,7 +31,7 @@ from toolkit_installer.engines.ownership import (
     revert_content,
     strip,
 )
-from toolkit_installer.engines.registry import Handler
+from toolkit_installer.engines.target import Handler
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.toolkit.payload import HOOK
 

@@ -18,7 +18,7 @@ from toolkit_installer.engines.crio import config as crio_hook
 from toolkit_installer.engines.crio.places import Sources
 from toolkit_installer.engines.crio.places import told as told_of
 from toolkit_installer.engines.ownership import MARKER, Ownership, chosen_default, revert_content
-from toolkit_installer.engines.registry import Request
+from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, UsageError, located
 from toolkit_installer.settings import ConfigMode
 

@@ -54,7 +54,7 @@ from toolkit_installer.engines.ownership import (
     dangling_default,
     default_in,
 )
-from toolkit_installer.engines.registry import EngineTarget
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import sockets
 from toolkit_installer.node.node import Node

@@ -30,7 +30,7 @@ from toolkit_installer.engines.common import command_line, serving
 from toolkit_installer.engines.common.serving import NoAnswerError, place_of_socket
 from toolkit_installer.engines.crio import config as crio_config
 from toolkit_installer.engines.ownership import beneath
-from toolkit_installer.engines.registry import EngineTarget
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.node import processes
 from toolkit_installer.node.files import SWAP_SUFFIX, Files
 from toolkit_installer.node.node import Node

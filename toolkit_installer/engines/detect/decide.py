@@ -21,7 +21,8 @@ from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.detect import kubelet
 from toolkit_installer.engines.detect.unit_files import TABLE, UNIT_FOLDERS, engine_of_socket, with_marks, with_socket
-from toolkit_installer.engines.registry import Distribution, EngineTarget, names, plain, usual_row
+from toolkit_installer.engines.registry import Distribution, names, plain, usual_row
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import machine, sockets
 from toolkit_installer.node.node import Node

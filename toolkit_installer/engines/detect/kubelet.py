@@ -19,7 +19,7 @@ from toolkit_installer.engines.detect.unit_files import TABLE
 from toolkit_installer.engines.ownership import CgroupSetting
 from toolkit_installer.engines.registry import Distribution, plain
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import sockets
+from toolkit_installer.node import descriptors
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, flag_value, named, read_as, root_of
 from toolkit_installer.node.programs import ProgramError
@@ -211,7 +211,7 @@ def _shown(node: Node, process: Process) -> Iterator[tuple[str, str]]:
     A k3s with --docker serves the CRI itself and starts no containerd, one with an endpoint of somebody else's does
     neither. Source: k3s-io/k3s, pkg/agent/run.go.
     """
-    for path in sockets.bound(process.pid) or ():
+    for path in descriptors.bound(process.pid) or ():
         if posixpath.basename(path) == posixpath.basename(_CRI_DOCKERD):
             yield f"it serves {path} itself", _CRI_DOCKERD
     for path, engine in serving.beside(node, process):

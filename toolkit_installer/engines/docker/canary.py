@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit_installer import log
 from toolkit_installer.engines.api import Trials
-from toolkit_installer.engines.common import reload_method, serving
+from toolkit_installer.engines.common import canaries, serving
 from toolkit_installer.engines.common.serving import NoAnswerError, place_of_socket
 from toolkit_installer.node.root import Root
 from toolkit_installer.node.signals import interruptible, limited
@@ -106,12 +106,12 @@ def _image(client: docker.APIClient, executable: bytes) -> Iterator[str]:
         member.size, member.mode = len(executable), 0o755
         written.addfile(member, io.BytesIO(executable))
     _remove_containers(client)
-    client.import_image_from_data(archive.getvalue(), repository=reload_method.CANARY_NAME, tag="1")
+    client.import_image_from_data(archive.getvalue(), repository=canaries.NAME, tag="1")
     try:
-        yield f"{reload_method.CANARY_NAME}:1"
+        yield f"{canaries.NAME}:1"
     finally:
         _remove_containers(client)
-        client.remove_image(f"{reload_method.CANARY_NAME}:1", force=True)
+        client.remove_image(f"{canaries.NAME}:1", force=True)
 
 
 def _remove_containers(client: docker.APIClient) -> None:
@@ -132,7 +132,7 @@ class _Canary:
             container = self._client.create_container(
                 self._image,
                 [f"/{_PROGRAM}"],
-                environment={reload_method.GPU_VARIABLE: reload_method.asking(shows_gpus=shows_gpus)},
+                environment={canaries.VARIABLE: canaries.asking(shows_gpus=shows_gpus)},
                 labels={_LABEL: "true"},
                 host_config=self._client.create_host_config(runtime=handler, network_mode="none"),
             )["Id"]
@@ -149,4 +149,4 @@ def _wrong(state: Mapping[str, Any], *, shows_gpus: bool) -> str:
     """Return what is wrong with a container that was started."""
     if not state["Running"]:
         return f"the container ended at once, with status {state['ExitCode']}: {state['Error']}".rstrip(": ")
-    return reload_method.without_gpus(int(state["Pid"])) if shows_gpus else ""
+    return canaries.without_gpus(int(state["Pid"])) if shows_gpus else ""

@@ -14,7 +14,7 @@ from toolkit_installer.engines.api import Live
 from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.common.serving import NoAnswerError, place_of_socket
 from toolkit_installer.engines.docker.config import DockerLive
-from toolkit_installer.engines.registry import EngineTarget
+from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node

@@ -36,7 +36,7 @@ from toolkit_installer.engines.ownership import (
     record,
     strip,
 )
-from toolkit_installer.engines.registry import Handler
+from toolkit_installer.engines.target import Handler
 from toolkit_installer.errors import ConfigurationError
 
 _FIRST = 25

@@ -29,7 +29,7 @@ from toolkit_installer.engines.docker import config as docker_cdi
 from toolkit_installer.engines.docker import config as docker_config
 from toolkit_installer.engines.docker.config import DockerLive
 from toolkit_installer.engines.ownership import CgroupSetting, Fault, ListedRuntime
-from toolkit_installer.engines.registry import EngineTarget, Request
+from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import processes, sockets
 from toolkit_installer.node.node import Node
