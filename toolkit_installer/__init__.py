@@ -1,3 +1,3 @@
-"""Make a node able to run GPU containers, and take every change back on exit."""
+"""Configure a node to run GPU containers, and revert every change on exit."""
 
 __version__ = "0.1.0"

@@ -1,4 +1,4 @@
-"""Where the program starts, under each of its names."""
+"""Entry points of the program, one for each of its names."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from toolkit_installer import lazy
 from toolkit_installer.node import signals
 
 _LATE: Final = ("ctypes", "psutil", "socket", "subprocess", "tomllib")
-"""What modules of this program name and most commands do not use."""
+"""Modules that this program imports and most commands never use."""
 _UNUSED: Final = (
-    *("inspect", "textwrap"),  # click looks at functions' texts with them, and has none to look at here; the help
-    "shlex",  # arguments that are given in one text
-    "locale",  # the words of programs that are read as text by the standard library: here they are read as bytes
-    "psutil._ntuples",  # what psutil says of memory, disks and the like; half of the time that it takes to come
-    *("msgspec.inspect", "msgspec.json", "msgspec.msgpack", "msgspec.toml", "msgspec.yaml"),  # its structs are used
+    *("inspect", "textwrap"),  # click reads docstrings with them, and has none to read here; --help uses them
+    "shlex",  # splits several arguments that are given as one string
+    "locale",  # subprocess decodes programs' output with it; this program reads bytes
+    "psutil._ntuples",  # psutil's results for memory, disks and the like; half of its import time
+    *("msgspec.inspect", "msgspec.json", "msgspec.msgpack", "msgspec.toml", "msgspec.yaml"),  # structs alone are used
 )
-"""The same of what no change of the node uses. Together they take an eighth of a start."""
+"""Modules that no change of the node uses either. Importing them would take an eighth of a start."""
 
 _OBJECTS: Final = 50_000
-"""How many objects may come before garbage is looked for among them: what is imported stays, and is half of these."""
+"""Allocations before the garbage collector runs: imports make half as many objects, and none of those is garbage."""
 
 
 def _open_standard_streams() -> None:
-    """Give closed standard streams /dev/null: the next file that is opened would get their number."""
+    """Open closed standard streams on /dev/null: otherwise the next opened file would get their descriptor."""
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest free number: this one
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest free number, which is this one
             os.set_inheritable(number, True)  # noqa: FBT003  # its only form
     sys.stdin = sys.stdin or os.fdopen(0, encoding="utf-8", closefd=False)
     sys.stdout = sys.stdout or os.fdopen(1, "w", encoding="utf-8", closefd=False)
@@ -42,12 +42,12 @@ def _open_standard_streams() -> None:
 
 
 _NO_CORE: Final = 1
-"""Bytes. Under a limit of 1 the kernel neither writes a core file nor starts a program for one; under 0 it still starts
+"""Bytes. With a limit of 1 the kernel neither writes a core file nor starts a program for one; with 0 it still starts
 the program that core_pattern names (core(5), do_coredump in fs/coredump.c)."""
 
 
 def _forbid_core_dumps() -> None:
-    """Keep secrets of the node out of core files: of this process and of all that it starts or becomes."""
+    """Keep the node's secrets out of core files of this process, of its children and of programs that it execs."""
     try:
         resource.setrlimit(resource.RLIMIT_CORE, (_NO_CORE, _NO_CORE))
     except ValueError:  # the limit is 0, and only CAP_SYS_RESOURCE raises it
@@ -57,14 +57,14 @@ def _forbid_core_dumps() -> None:
 def _start(name: str) -> int:
     _open_standard_streams()
     _forbid_core_dumps()
-    # before any import that could start a thread: a thread without the mask would take the signals away
+    # before any import that could start a thread: a thread without the mask would receive the signals
     signals.block()
     gc.set_threshold(_OBJECTS)
     lazy.defer(*_LATE)
     lazy.defer(*_UNUSED, by_a_change=False)
     with lazy.deferred_patterns():
-        # msgspec takes the standard library's own typing then, which came later; both know types that we have no
-        # values of
+        # without typing_extensions msgspec uses the standard library's typing, which has the same by now; msgspec and
+        # click support decimals and UUIDs, of which this program has none
         with lazy.without("typing_extensions"), lazy.unused(decimal="Decimal", uuid="UUID SafeUUID"):
             importlib.import_module("msgspec")
             importlib.import_module("click")
@@ -75,12 +75,12 @@ def _start(name: str) -> int:
 
 
 def _leave(code: int) -> int:
-    """End the process at once, with this exit code: the kernel takes its memory back as one piece.
+    """End the process at once with this exit code, so that the kernel frees its memory as one piece.
 
-    Python would look at each object for garbage, and take each apart: a sixth of what a command costs. What libraries
-    want done at the end is done here as well. Returns where a stream can't be flushed: that is for Python's own end.
+    Python would collect garbage and free each object: a sixth of a command's time. Exit handlers of libraries run here
+    as well. Returns the code if a stream can't be flushed: Python's own shutdown reports that.
     """
-    atexit._run_exitfuncs()  # noqa: SLF001  # there is no other way to it; multiprocessing uses it in the same place
+    atexit._run_exitfuncs()  # noqa: SLF001  # no public function does this; multiprocessing calls it at the same point
     try:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Every expected failure, with its exit code and what to do about it."""
+"""Exceptions for every expected failure, each with an exit code and a hint."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ class ExitCode(enum.IntEnum):
 
     @property
     def event(self) -> str:
-        """What the last line of a run that ends so has as its `event`."""
+        """The `event` of the last log line of a run that ends with this code."""
         return self.name.lower().replace("_", "-")
 
 
 SIGNALLED = 128
-"""What a shell adds to the number of the signal that ended a program (POSIX, "Exit Status for Commands")."""
+"""A shell adds this to the number of the signal that ended a program (POSIX, "Exit Status for Commands")."""
 
 
 class InstallerError(Exception):
-    """Root of all expected failures: `reason` says what, `path` and `line` (1-based) where, `hint` what to do next."""
+    """Base of all expected failures: `reason` says what, `path` and `line` (1-based) where, `hint` what to do next."""
 
     exit_code = ExitCode.BUG
     reloaded = False
-    """An engine had been asked to read a change when it was raised; that was taken back, as far as it could be."""
+    """Whether an engine had been told to load a change before the failure; it was rolled back as far as possible."""
 
     def __init__(
         self, reason: str, *, path: str | None = None, line: int | None = None, hint: str | None = None
@@ -56,13 +56,13 @@ class InstallerError(Exception):
 
 
 class UsageError(InstallerError):
-    """Flags or variables that make no sense, or do not go together."""
+    """Flags or variables that are invalid or contradict each other."""
 
     exit_code = ExitCode.USAGE
 
 
 class ConfigurationError(InstallerError):
-    """Something on the node that is broken, unsupported or unsafe; nothing was changed."""
+    """A broken, unsupported or unsafe configuration on the node; nothing was changed."""
 
     exit_code = ExitCode.BAD_CONFIGURATION
 
@@ -74,19 +74,19 @@ class AlreadyRunningError(InstallerError):
 
 
 class EngineRejectedError(InstallerError):
-    """The engine did not take the change over; the old configuration is back and the engine is healthy."""
+    """The engine rejected the change; the old configuration is restored and the engine is healthy."""
 
     exit_code = ExitCode.ENGINE_REJECTED
 
 
 class EngineDownError(InstallerError):
-    """The engine does not answer, even with its old configuration."""
+    """The engine does not respond, even with its old configuration."""
 
     exit_code = ExitCode.ENGINE_DOWN
 
 
 class PayloadError(InstallerError):
-    """The image's toolkit lacks files that it must have."""
+    """The image's toolkit lacks required files."""
 
     exit_code = ExitCode.PAYLOAD_INCOMPLETE
 
@@ -104,17 +104,17 @@ class NotDeletedError(InstallerError):
 
 
 _GRAVEST = {ExitCode.ENGINE_DOWN: 0, ExitCode.ENGINE_REJECTED: 1}
-"""What a node suffers from most comes first; all others are alike."""
+"""Ranks of the exit codes that are worst for a node, worst first; all others rank last."""
 
 
 def gravest(failures: Sequence[InstallerError]) -> InstallerError:
-    """Return the failure whose exit code is to be the program's, of several that came one after the other. Pure."""
+    """Return the failure, of several in sequence, whose exit code the program ends with. Pure."""
     return min(failures, key=lambda failure: _GRAVEST.get(failure.exit_code, len(_GRAVEST)))
 
 
 @contextlib.contextmanager
 def located(path: str) -> Iterator[None]:
-    """Name the file in errors of pure code, which sees only its content."""
+    """Add the file's path to errors of pure code, which sees only the content."""
     try:
         yield
     except InstallerError as error:

@@ -1,6 +1,6 @@
-"""Words that may have values of other people's files in them, as people may see them.
+"""Hides secrets in messages of other programs, and in this program's own, before people see them.
 
-Whatever this process has read and hides (documents/masking.py) is also hidden where a program, or an error, quotes it.
+Whatever this process has read and hides (documents/masking.py) is also hidden where a program or an error quotes it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from toolkit_installer.node import reading
 from toolkit_installer.settings import Program
 
 _OWN = ("/.toolkit-installer/receipt.json", "/.config/nvidia-container-runtime/config.toml")
-"""How the paths of files end that this program wrote: words of theirs, such as names of files, are in its sentences."""
+"""Path suffixes of files that this program wrote: its own messages contain words of them, such as file names."""
 
 _PROGRAMS = frozenset(map(str, Program))
 _FIRST_WORDS = 6
-"""Among which a Python is told what to run."""
+"""The number of first words of a Python command line that may name the program that Python runs."""
 
 
 class _Learnt:
-    """What is hidden, and all that it was learnt of: a text is read once, and not again for each line of a log."""
+    """The hidden values, and the texts that they came from: a text is read once, not again for each log line."""
 
     people: ClassVar[masking.Hiding]
     settled: ClassVar[masking.Hiding]
@@ -30,17 +30,17 @@ class _Learnt:
 
 
 def of_program(text: str) -> str:
-    """Return the words of a program as they may be shown: without hidden values, and without parts of them."""
+    """Return another program's message without hidden values and without parts of them."""
     return _learnt().words(text)
 
 
 def own(text: str) -> str:
-    """Return a sentence of this program's as it may be shown: without hidden values that it quotes as a whole."""
+    """Return one of this program's messages without hidden values that it quotes as a whole."""
     return _learnt().known(text)
 
 
 def _is_of_this_program(words: Sequence[str]) -> bool:
-    """Tell whether a command line is a run of this program: its words, and its variables, are in our own sentences."""
+    """Return whether a command line runs this program: its words and variables occur in our own messages."""
     program = posixpath.basename(words[0]) if words else ""
     if program in _PROGRAMS:
         return True
@@ -51,7 +51,7 @@ def _is_of_this_program(words: Sequence[str]) -> bool:
 
 
 def _learnt() -> masking.Hiding:
-    """Return what is hidden from people, with all that was read by now."""
+    """Return the hidden values, updated with all texts that were read by now."""
     heard_now: dict[tuple[str, str | int], Any] = {
         ("file", path): content for path, content in tuple(reading.files.items()) if not path.endswith(_OWN)
     }

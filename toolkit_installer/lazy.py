@@ -1,13 +1,12 @@
-"""Regular expressions that are compiled when they are first used.
+"""Regular expressions that are compiled, and modules that are imported, when they are first used.
 
-The program names a hundred, and most commands use ten. The libraries that it imports name three dozen more.
+The program defines a hundred patterns, and most commands use ten. The libraries that it imports add three dozen.
 
-Modules that a start names and most commands never use: each is imported when something of it is used.
+Python 3.15 has a statement for lazy imports (PEP 810). Until then a lazy module is put into sys.modules, for modules
+that most commands never use. importlib.util.LazyLoader does not do: the import statement itself reads the module's
+__spec__, which loads the module.
 
-Python 3.15 has a statement for that (PEP 810). Until then a stand-in is put where the import system looks first. A
-module of importlib.util.LazyLoader does not do: the statement that imports it looks at its __spec__, which loads it.
-
-Who is about to change the node calls `load_all` before: what is imported half-way through may be gone by then.
+A command that changes the node calls `load_all` first: half-way through, the program's own files may be gone.
 """
 
 from __future__ import annotations
@@ -27,21 +26,21 @@ _compile = re.compile
 
 
 class LazyPattern(Generic[AnyStr]):
-    """Stands for a pattern. The first use compiles it; from then on its own methods are found here without a detour."""
+    """A pattern that its first use compiles; methods that were used once become attributes of this object."""
 
     def __init__(self, text: AnyStr, flags: int) -> None:
         self.pattern: AnyStr = text
         self.flags = flags
 
-    @property  # type: ignore[misc]  # nobody sets it
-    def __class__(self) -> type[re.Pattern[AnyStr]]:  # type: ignore[override]  # that is what it is for
-        """Whoever asks what this is, `re.sub` and the like among them, takes it for what it stands for."""
+    @property  # type: ignore[misc]  # it is never set
+    def __class__(self) -> type[re.Pattern[AnyStr]]:  # type: ignore[override]  # see the docstring
+        """Is re.Pattern, so that isinstance, `re.sub` and the like accept this object."""
         return re.Pattern
 
     def compiled(self) -> re.Pattern[AnyStr]:
-        """Return the pattern itself.
+        """Return the compiled pattern.
 
-        Raises re.error: its text is no regular expression.
+        Raises re.error if its text is no regular expression.
         """
         return _compile(self.pattern, self.flags)
 
@@ -52,13 +51,13 @@ class LazyPattern(Generic[AnyStr]):
 
 
 def pattern(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
-    """Return what can be used as `re.compile(text, flags)` can."""
+    """Return an object that can be used like `re.compile(text, flags)`."""
     return cast("re.Pattern[AnyStr]", LazyPattern(text, flags))
 
 
 @contextlib.contextmanager
 def deferred_patterns() -> Iterator[None]:
-    """Have the patterns of the modules that are imported meanwhile compiled when they are first used, too."""
+    """Make `re.compile` lazy inside the block, for the modules that are imported there."""
     before, re.compile = re.compile, cast("Any", _deferred)
     try:
         yield
@@ -71,20 +70,20 @@ def _deferred(text: Any, flags: int = 0) -> Any:
 
 
 class LazyModule(types.ModuleType):
-    """Stands for a module until something of it is used; whoever imported it then has all that the module has."""
+    """A module that is imported when one of its attributes is first used, and then has all attributes."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(_imported(self), name)
 
 
 _DEFERRED: Final[dict[str, None]] = {}
-"""Modules that `load_all` imports, in their order."""
+"""Modules that `load_all` imports, in this order."""
 
 
 def defer(*names: str, by_a_change: bool = True) -> None:
-    """Have these modules stood in for, unless they are there already.
+    """Put lazy modules in place of these modules, unless they are imported already.
 
-    Where a change of the node uses nothing of them, `load_all` leaves them as they are.
+    With `by_a_change` false, no change of the node uses them, and `load_all` leaves them lazy.
     """
     for name in names:
         sys.modules.setdefault(name, LazyModule(name))
@@ -93,13 +92,13 @@ def defer(*names: str, by_a_change: bool = True) -> None:
 
 
 def load_all() -> None:
-    """Import every module that is still stood in for, and that a change of the node may use."""
+    """Import every module that is still lazy and that a change of the node may use."""
     for module in [each for name in _DEFERRED if isinstance(each := sys.modules.get(name), LazyModule)]:
         _imported(module)
 
 
 class _Named(type):
-    """The kind of `Placeholder`: what is named of it is one as well, but for what Python itself asks for."""
+    """Metaclass of `Placeholder`: every class attribute is the class itself, except what Python itself looks up."""
 
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
@@ -108,22 +107,23 @@ class _Named(type):
 
 
 class Placeholder(metaclass=_Named):
-    """Stands for a class of a module that is not there, for whoever only names it, or has one made and unused."""
+    """Replaces a class of a lazy module, for code that only refers to it or never uses the instances that it makes."""
 
     def __init__(self, *_: object, **__: object) -> None:
-        """Take what the class takes."""
+        """Accept any arguments."""
 
 
 @contextlib.contextmanager
 def unused(**modules: str) -> Iterator[None]:
-    """Have modules stood in for while another is imported that names them; later imports get the real ones.
+    """Make modules lazy while another module that refers to them is imported; later imports get the real ones.
 
-    Each has a placeholder for each of the words that are given for it, which may be none; those that have one are no
-    packages. `__` in a module's name stands for a dot. What else of it is used has it imported at once.
+    `modules` has the attributes of each, separated by spaces and possibly none, that are to be a `Placeholder`; a
+    module that has some must be no package. `__` in a module's name stands for a dot. Use of another attribute imports
+    the module at once.
     """
     stand_ins = [(LazyModule(name.replace("__", ".")), words.split()) for name, words in modules.items()]
     for stand_in, words in stand_ins:
-        # `from` asks for a package's __path__ first, and would have the module imported by that
+        # a `from` import reads the package's __path__ first, which would import the module
         vars(stand_in).update(dict.fromkeys(words, Placeholder) | ({"__path__": []} if words else {}))
         sys.modules.setdefault(stand_in.__name__, stand_in)
     try:
@@ -137,11 +137,11 @@ def unused(**modules: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def without(name: str) -> Iterator[None]:
-    """Have a module missing, unless it is there already, while another is imported that can do without it."""
+    """Make a module unimportable inside the block, unless it is imported already, for an import with a fallback."""
     if name in sys.modules:
         yield
         return
-    sys.modules[name] = None  # type: ignore[assignment]  # that is how Python is told so
+    sys.modules[name] = None  # type: ignore[assignment]  # None makes the import fail
     try:
         yield
     finally:
@@ -149,7 +149,7 @@ def without(name: str) -> Iterator[None]:
 
 
 def _imported(module: LazyModule) -> types.ModuleType:
-    """Return the module that was stood in for."""
+    """Return the real module of a lazy one, imported now."""
     _make_room(module)
     with deferred_patterns():
         return importlib.import_module(module.__name__)

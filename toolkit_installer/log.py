@@ -1,7 +1,7 @@
 """Log lines: for people on a terminal, logfmt or JSON for machines. One event is one line, always.
 
-structlog brings logging along, and takes longer to import than all else that a command needs: it comes with the first
-line that is written. Most commands that only look at the node write none. asyncio, half of it, comes when it is used.
+The first line that is written imports structlog, which imports logging and takes longer than all else that a command
+needs. Most commands that only inspect the node write no line. asyncio, half of that time, is imported when it is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _DEBUG, _INFO, _WARNING = 10, 20, 30
 """The levels of the standard library's logging, which may not be imported yet."""
 _DIGEST: Final = 16
-"""Digits of a line's digest: two lines of a few hundred that have the same are not to be feared."""
+"""Hex digits of a line's digest: enough to keep a few hundred lines apart."""
 _MOST_SAID: Final = 200
 _UNUSED_BY_STRUCTLOG: Final = {
     "asyncio": "",
@@ -39,13 +39,13 @@ _UNUSED_BY_STRUCTLOG: Final = {
     "structlog__twisted": "",
     "structlog__tracebacks": "ExceptionDictTransformer",
 }
-"""What structlog imports at once for its defaults, in place of which `configure` gives it what it needs."""
+"""Modules that structlog imports for its defaults, with the attributes it names; `configure` replaces the defaults."""
 _LISTENER: Final = "toolkit-installer"
-"""The name of our handler among those of the standard library's logging."""
+"""The name of our handler in the standard library's logging."""
 
 
 class _Later:
-    """Holds what `configure` said until structlog is there, and whether somebody reads along."""
+    """The setup that `configure` defers until structlog is imported, and whether a person reads the log live."""
 
     set_up: Callable[[], None] | None = None
     listen: Callable[[], None] | None = None
@@ -53,7 +53,7 @@ class _Later:
 
 
 class _Told:
-    """What this process has said, and what it need not say again: digests of lines."""
+    """Digests of the lines that this process has written, and of those to suppress; listeners for each line."""
 
     said: ClassVar[dict[str, None]] = {}
     known: frozenset[str] = frozenset()
@@ -62,19 +62,19 @@ class _Told:
 
 
 class _Lines:
-    """A logger that gets structlog's own methods once one of them is called."""
+    """A logger that imports structlog when one of its methods is called."""
 
     def __getattr__(self, level: str) -> Callable[..., Any]:
         if _Told.unheard or (level == "debug" and _Later.set_up is not None):
-            return lambda *_, **__: None  # nobody wants to hear it: with `debug`, structlog is there from the start
+            return lambda *_, **__: None  # not to be written: with `debug`, structlog is set up from the start
         set_up()
-        import structlog  # noqa: PLC0415  # see the module's own words
+        import structlog  # noqa: PLC0415  # see the module's docstring
 
         return cast("Callable[..., Any]", getattr(structlog.get_logger(), level))
 
 
 def get() -> FilteringBoundLogger:
-    """Return a logger; what `configure` says holds for those made before it, too."""
+    """Return a logger; `configure` applies to loggers made before it, too."""
     return cast("FilteringBoundLogger", _Lines())
 
 
@@ -83,8 +83,8 @@ def configure(
 ) -> None:
     """Write log lines to `stream` from now on; `log_format` None is console on a terminal, logfmt otherwise.
 
-    Colours need a terminal, and neither NO_COLOR nor TERM=dumb in `environment` (the process's, if not given).
-    Libraries that use the standard library's logging are heard only with `debug`.
+    Colours need a terminal, and neither NO_COLOR nor TERM=dumb in `environment` (default: the process's).
+    Libraries' messages in the standard library's logging are written only with `debug`.
     """
     is_terminal = not stream.closed and stream.isatty()
     if log_format is None:
@@ -92,7 +92,7 @@ def configure(
     variables = os.environ if environment is None else environment
     color = is_terminal and not variables.get("NO_COLOR") and variables.get("TERM") != "dumb"
     renderer = Renderer(log_format, color=color)
-    _Later.for_people = log_format is LogFormat.CONSOLE and not debug  # whose lines would come in between
+    _Later.for_people = log_format is LogFormat.CONSOLE and not debug  # with `debug`, its lines would interleave
     _Later.set_up = lambda: _configure_structlog(renderer, stream, debug=debug)
     _Later.listen = lambda: _listen_to_libraries(debug=debug)
     if debug or "structlog" in sys.modules:
@@ -102,26 +102,26 @@ def configure(
 
 
 def is_for_people() -> bool:
-    """Tell whether somebody reads the log as it comes: what takes its time may then be shown in a line of its own."""
+    """Return whether a person reads the log live: slow work may then be shown in a status line."""
     return _Later.for_people
 
 
 def only_news(known: Iterable[str]) -> None:
-    """Leave out the lines that an earlier process has `said`, until the first that it has not.
+    """Suppress the lines whose digests an earlier process returned from `said`, up to the first new line.
 
-    What is looked at again and again is worth a line when something is new.
+    A repeated inspection is worth a line only if something is new.
     """
     _Told.known = frozenset(known)
 
 
 def said() -> tuple[str, ...]:
-    """Return a short digest of each line that was said, or left out because it was known; times do not count."""
+    """Return a short digest of each line that was written, or suppressed as known; times do not count."""
     return tuple(_Told.said)
 
 
 @contextlib.contextmanager
 def unheard() -> Iterator[None]:
-    """Have nothing said of what is done meanwhile, as it is no run: its own answer says what there is to say."""
+    """Suppress logging inside the block, for a command that is no run and prints its own result."""
     before, _Told.unheard = _Told.unheard, True
     try:
         yield
@@ -130,23 +130,23 @@ def unheard() -> Iterator[None]:
 
 
 def overhear(listener: Callable[[Mapping[str, Any]], None]) -> None:
-    """Have `listener` called with each line that is written from now on: the values of its keys, secrets masked."""
+    """Call `listener` with each line that is written from now on: its keys and values, secrets masked."""
     _Told.hears.append(listener)
 
 
 def set_up() -> None:
-    """Import structlog and what else a line may need, if that is still to be done.
+    """Import structlog and everything else that a line may need, if that is still pending.
 
-    Who is about to change the node does this before: what is imported half-way through may be gone by then.
+    A command that changes the node calls this first: half-way through, the program's own files may be gone.
     """
     if _Later.set_up is not None:
         _Later.set_up()
-        _Later.set_up = None  # not before: a signal may end an import, and the next line tries again
+        _Later.set_up = None  # only now: a signal may interrupt an import, and the next line tries again
     listen()
 
 
 def listen() -> None:
-    """Take what libraries log from now on. Who imports one that uses the standard library's logging does this first."""
+    """Handle libraries' messages from now on. Call it before importing one that uses the standard library's logging."""
     if _Later.listen is not None:
         _Later.listen()
         _Later.listen = None
@@ -154,10 +154,10 @@ def listen() -> None:
 
 def _configure_structlog(renderer: Renderer, stream: TextIO, *, debug: bool) -> None:
     with lazy.deferred_patterns(), lazy.unused(**_UNUSED_BY_STRUCTLOG):
-        import logging  # noqa: PLC0415  # see the module's own words
+        import logging  # noqa: PLC0415  # see the module's docstring
 
-        setattr(logging, "logAsyncioTasks", False)  # noqa: B010  # from 3.12 on it would ask asyncio for a name
-        import structlog  # noqa: PLC0415  # see the module's own words
+        setattr(logging, "logAsyncioTasks", False)  # noqa: B010  # from 3.12 on it would ask asyncio for a task
+        import structlog  # noqa: PLC0415  # see the module's docstring
 
     structlog.configure(
         processors=[
@@ -178,8 +178,8 @@ def _configure_structlog(renderer: Renderer, stream: TextIO, *, debug: bool) -> 
 class _Writer:
     """Writes a line to a stream, if it can.
 
-    The one place where an error is swallowed on purpose: whoever reads our log may go away at any time (a closed pipe,
-    a full disk), and a node half-way through a change must not be left there because nobody listens.
+    The one place where an error is swallowed on purpose: the log's reader may go away at any time (a closed pipe, a
+    full disk), and that must not stop a change of the node half-way.
     """
 
     def __init__(self, stream: TextIO) -> None:
@@ -192,16 +192,16 @@ class _Writer:
         except (OSError, ValueError):
             return  # see above
 
-    # structlog calls the method that is named as the event's level
+    # structlog calls the method that is named after the event's level
     log = debug = info = warn = warning = error = err = exception = critical = fatal = failure = msg
 
 
 def _listen_to_libraries(*, debug: bool) -> None:
-    """Pass what libraries log on as our own debug events, or drop it, which keeps it from stderr."""
-    import logging  # noqa: PLC0415  # see the module's own words
+    """Log libraries' messages as our own debug events, or drop them, which keeps them off stderr."""
+    import logging  # noqa: PLC0415  # see the module's docstring
 
     class FromLibraries(logging.Handler):
-        """Takes what libraries log."""
+        """Handles libraries' messages."""
 
         def emit(self, record: logging.LogRecord) -> None:
             if debug:
@@ -218,14 +218,14 @@ def _listen_to_libraries(*, debug: bool) -> None:
 
 
 def _masked(text: str) -> str:
-    from toolkit_installer import foreign_words  # noqa: PLC0415  # only errors and libraries' words need it
+    from toolkit_installer import foreign_words  # noqa: PLC0415  # only errors and libraries' messages need it
 
     return foreign_words.of_program(text)
 
 
 def _only_news(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Raise DropEvent for a line that is known."""
-    import structlog  # noqa: PLC0415  # it is there: it calls this
+    """Raise DropEvent for a known line."""
+    import structlog  # noqa: PLC0415  # already imported: it calls this
 
     digest = hashlib.sha256(repr(event).encode(errors="backslashreplace")).hexdigest()[:_DIGEST]
     if len(_Told.said) < _MOST_SAID:
@@ -237,7 +237,7 @@ def _only_news(_logger: WrappedLogger, _method: str, event: EventDict) -> EventD
 
 
 def _with_error_text(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Replace exceptions by their text, in which secrets are masked: it may quote a configuration file."""
+    """Replace exceptions by their text with secrets masked: it may quote a configuration file."""
     for key, value in event.items():
         if isinstance(value, BaseException) and key != "exc_info":
             event[key] = _masked(str(value))
@@ -247,16 +247,16 @@ def _with_error_text(_logger: WrappedLogger, _method: str, event: EventDict) -> 
     elif isinstance(info, tuple):
         info = info[1]
     if isinstance(info, BaseException):
-        import traceback  # noqa: PLC0415  # of bugs, and of nothing else
+        import traceback  # noqa: PLC0415  # needed for bugs only
 
         event["exception"] = _masked("".join(traceback.format_exception(info)).rstrip())
     return event
 
 
 def _ordered(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Put time, level, words and name of the event before what the caller gave. What structlog calls `event` is words.
+    """Put time, level, message and name of the event before the caller's keys. structlog's `event` is the message.
 
-    The caller gives the name as `key`, which docs/logs.md lists; it stays the same when the words are said better.
+    The caller gives the name as `key`, which docs/logs.md lists; it stays the same when the message is reworded.
     """
     first = {"time": event.pop("time"), "level": event.pop("level"), "msg": event.pop("event")}
     first |= {"event": event.pop("key", None)}

@@ -1,7 +1,4 @@
-"""What was asked for that is about the cluster: whom it is asked of, and what it is told. Pure.
-
-What the user asked for: one frozen, validated value. Pure.
-"""
+"""The program's settings as frozen, validated values, made from flags and variables. Pure."""
 
 from __future__ import annotations
 
@@ -11,35 +8,35 @@ from typing import ClassVar, final
 import msgspec
 
 CONDITION = "nvidia.com/ContainerToolkitReady"
-"""The type of the node's condition, unless another one is asked for."""
+"""The default type of the node's condition."""
 
 
 class ClusterSettings(msgspec.Struct, frozen=True):
-    """Where the Kubernetes API server is asked about which DaemonSet and node, before anything is cleaned up."""
+    """The DaemonSet and node to query before a cleanup, and the Kubernetes API server."""
 
     daemon_set: str
     node: str
     host: str
-    """An address or a name, an IPv6 address without brackets."""
+    """A host name or an address, IPv6 without brackets."""
     port: int = 443
     service_account: str = "/var/run/secrets/kubernetes.io/serviceaccount"
     """The folder of `token`, `ca.crt` and `namespace`; the installer's own path."""
 
 
 class DeletionSettings(msgspec.Struct, frozen=True):
-    """Which DaemonSet is to be deleted, and where the Kubernetes API server is told so."""
+    """The DaemonSet to delete, and the Kubernetes API server."""
 
     daemon_set: str
-    """Its name; it is in the namespace of the pod that this runs in."""
+    """Its name; it is in the namespace of this process's pod."""
     host: str
-    """An address or a name, an IPv6 address without brackets."""
+    """A host name or an address, IPv6 without brackets."""
     port: int = 443
     service_account: str = "/var/run/secrets/kubernetes.io/serviceaccount"
     """The folder of `token`, `ca.crt` and `namespace`; the installer's own path."""
 
 
 class Taint(msgspec.Struct, frozen=True):
-    """A taint of a node. Two are the same taint if key and effect are (core/v1, Taint.MatchTaint)."""
+    """A taint of a node. Two taints are the same if key and effect are equal (core/v1, Taint.MatchTaint)."""
 
     key: str
     value: str
@@ -50,28 +47,28 @@ class Taint(msgspec.Struct, frozen=True):
 
 
 class ReportSettings(msgspec.Struct, frozen=True):
-    """What the cluster is told of the node, and where."""
+    """What to report about the node, and the Kubernetes API server to report it to."""
 
     node: str
     host: str
-    """An address or a name, an IPv6 address without brackets."""
+    """A host name or an address, IPv6 without brackets."""
     port: int = 443
     service_account: str = "/var/run/secrets/kubernetes.io/serviceaccount"
     """The folder of `token`, `ca.crt` and `namespace`; the installer's own path."""
     daemon_set: str | None = None
-    """Whose pod this is; None where nobody said."""
+    """The DaemonSet of this process's pod; None if not given."""
     condition: str | None = None
-    """The type of the condition that is kept on the node."""
+    """The type of the condition to keep up to date on the node."""
     taint: Taint | None = None
-    """The taint that is taken away once the node is ready."""
+    """The taint to remove once the node is ready."""
     retaint: bool = False
-    """Put the taint back whenever the node is not ready."""
+    """Add the taint again whenever the node is not ready."""
     labels: bool = False
     events: bool = False
 
 
 class Program(enum.StrEnum):
-    """The names that the program is installed under; each speaks its generation's defaults."""
+    """The names that the program is installed under; each has the defaults of its generation."""
 
     TOOLKIT_INSTALLER = "toolkit-installer"
     NVIDIA_TOOLKIT = "nvidia-toolkit"
@@ -79,16 +76,16 @@ class Program(enum.StrEnum):
 
 
 PID_FILES = ("/run/nvidia/toolkit.pid", "/run/nvidia/toolkit/toolkit.pid")
-"""The usual PID files of this installer and of NVIDIA's own: whoever holds one of them holds both."""
+"""The usual PID files of this installer and of NVIDIA's own: a run that locks one locks both."""
 NRI_PID_FILE = "/run/nvidia/toolkit-installer.nri.pid"
-"""Held besides by a run that serves the NRI plugin: engines refuse what two plugins give the same device."""
+"""Locked by a run that serves the NRI plugin, too: engines refuse a container that two plugins give the same device."""
 
 
 @final
 class EngineName(str):
-    """The name of a container engine; which engines there are is for the registry to say (engines/registry.py).
+    """The name of a container engine; engines/registry.py lists the engines.
 
-    A name is the same object each time: names are compared by `is`.
+    Equal names are one object: code compares them by `is`.
     """
 
     __slots__ = ()
@@ -98,7 +95,7 @@ class EngineName(str):
     CRIO: ClassVar[EngineName]
 
     def __new__(cls, name: str) -> EngineName:
-        """Return the one object that is this name."""
+        """Return the one object for this name."""
         return cls._known.setdefault(name, super().__new__(cls, name))
 
 
@@ -108,7 +105,7 @@ EngineName.CRIO = EngineName("crio")
 
 
 class ReloadMode(enum.StrEnum):
-    """How an engine is made to take its configuration over (`--restart-mode`)."""
+    """How an engine is made to load its configuration (`--restart-mode`)."""
 
     SIGNAL = "signal"
     SYSTEMD = "systemd"
@@ -116,23 +113,23 @@ class ReloadMode(enum.StrEnum):
 
 
 class ConfigMode(enum.StrEnum):
-    """How CRI-O is made to use the toolkit (`--config-mode`)."""
+    """How CRI-O is configured to use the toolkit (`--config-mode`)."""
 
     CONFIG = "config"
     HOOK = "hook"
 
 
 class Method(enum.StrEnum):
-    """How containers get the GPU (`--method`), and what is asked for where the node is to decide."""
+    """How containers get the GPU (`--method`); AUTO lets the node decide."""
 
     HANDLERS = "handlers"
     """Named OCI runtimes in the engine's own configuration."""
     CDI = "cdi"
     """CDI specifications that the engine reads by itself."""
     NRI = "nri"
-    """CDI devices that a plugin of the engine hands out, while a run waits."""
+    """CDI devices that an NRI plugin adds to containers while a run waits."""
     AUTO = "auto"
-    """The one that changes least, of those that the node supports."""
+    """The method that changes least, of those that the node supports."""
 
 
 class Cleanup(enum.StrEnum):
@@ -144,7 +141,7 @@ class Cleanup(enum.StrEnum):
 
 
 class OnDrift(enum.StrEnum):
-    """What a waiting run does when somebody changed a managed file (`--on-drift`)."""
+    """What a waiting run does when a managed file was changed (`--on-drift`)."""
 
     REPORT = "report"
     REPAIR = "repair"
@@ -152,14 +149,14 @@ class OnDrift(enum.StrEnum):
 
 
 class WithoutGpu(enum.StrEnum):
-    """What a run does on a node that shows no NVIDIA GPU (`--without-gpu`)."""
+    """What a run does on a node without an NVIDIA GPU (`--without-gpu`)."""
 
     INSTALL = "install"
     IDLE = "idle"
 
 
 class LogFormat(enum.StrEnum):
-    """How log lines look."""
+    """The format of log lines."""
 
     CONSOLE = "console"
     LOGFMT = "logfmt"
@@ -167,7 +164,7 @@ class LogFormat(enum.StrEnum):
 
 
 AUTO = "auto"
-"""Stands for a path of the driver that is found on the node (`--driver-root auto`): no path is relative."""
+"""Stands for a path of the driver to find on the node (`--driver-root auto`); real paths are absolute."""
 
 
 class CdiSettings(msgspec.Struct, frozen=True):
@@ -178,25 +175,25 @@ class CdiSettings(msgspec.Struct, frozen=True):
     kind: str = "management.nvidia.com/gpu"
     """vendor/class of its devices."""
     control_nodes: bool = True
-    """Create the driver's control device nodes where they are missing."""
+    """Create the driver's control device nodes if they are missing."""
 
     @property
     def path(self) -> str:
-        """Where the specification is: named after its kind, as CDI's own library names it."""
+        """The specification's path: named after its kind, as CDI's own library names it."""
         return f"{self.folder.rstrip('/')}/{self.kind.replace('/', '-')}.yaml"
 
 
 class ToolkitSettings(msgspec.Struct, frozen=True):
-    """The install step. Paths are the node's, but for `source_root`, which is the installer's own.
+    """Settings of the install step. Paths are the node's, except `source_root`, which is the installer's own.
 
-    Of the driver's four, those that are to be found on the node are AUTO.
+    Each of the driver's four paths may be AUTO: to be found on the node.
     """
 
     install_dir: str = "/usr/local/nvidia"
     source_root: str | None = None
     package_type: str = "auto"
     verify_payload: bool = False
-    """Read every file of the toolkit and of the payload, whatever the receipt remembers of it."""
+    """Read every file of the toolkit and of the payload, even if the receipt says that it is unchanged."""
     driver_root: str = "/run/nvidia/driver"
     driver_root_ctr_path: str = "/run/nvidia/driver"
     """Where the driver root is mounted in the installer's container; the installer's own path."""
@@ -223,7 +220,7 @@ class ToolkitSettings(msgspec.Struct, frozen=True):
 
 
 class EngineSettings(msgspec.Struct, frozen=True):
-    """The engine step. None means: the engine's own default, looked up on the node."""
+    """Settings of the engine step. None is the engine's own default, looked up on the node."""
 
     config: str | None = None
     drop_in: str | None = None
@@ -237,54 +234,54 @@ class EngineSettings(msgspec.Struct, frozen=True):
     runtime_config_override: str = "{}"
     """A JSON object that is merged into the options of containerd's handlers."""
     use_legacy_config: bool = False
-    """Make the handler the default as containerd before 1.3 reads it, in files of version 1."""
+    """Write the default handler as containerd before 1.3 reads it, in files of version 1."""
     allow_restart: bool = False
-    """systemd may restart docker although its running containers would die."""
+    """Let systemd restart docker although that ends its running containers."""
     container_annotations: tuple[str, ...] = ()
-    """Globs of the annotations that containerd lets through to the handlers."""
+    """Globs of the annotations that containerd passes to the handlers."""
     answer_timeout: float = 60.0
-    """Seconds that an engine gets to answer which runs and does not answer yet."""
+    """Seconds that an engine which runs already has to respond."""
     enable_cdi: bool = False
-    """Turn CDI on in the engine itself (`--enable-cdi-in-runtime`)."""
+    """Enable CDI in the engine itself (`--enable-cdi-in-runtime`)."""
     config_sources: tuple[str, ...] = ()
     """Any of command, file and file=/path; empty: the engine's own default."""
     config_mode: ConfigMode = ConfigMode.CONFIG
-    """CRI-O only, as are the two below."""
+    """CRI-O only, like the two below."""
     hooks_dir: str = "/usr/share/containers/oci/hooks.d"
     hook_filename: str = "oci-nvidia-hook.json"
 
 
 class NriSettings(msgspec.Struct, frozen=True):
-    """The NRI plugin, which hands out CDI devices while a run waits."""
+    """The NRI plugin, which adds CDI devices to containers while a run waits."""
 
     namespaces: tuple[str, ...]
-    """The Kubernetes namespaces whose pods may have management devices."""
+    """The Kubernetes namespaces whose pods may use management devices."""
     socket: str = "/var/run/nri/nri.sock"
     """The engine's NRI socket on the node."""
     index: int = 10
     """Its place among the engine's plugins, 0 to 99."""
     strict: bool = True
-    """What asks for management devices elsewhere is refused; otherwise it starts without them."""
+    """Refuse a container elsewhere that requests management devices; otherwise it starts without them."""
 
 
 class Address(msgspec.Struct, frozen=True):
-    """Where somebody listens."""
+    """An address to listen on."""
 
     host: str
     """An IPv4 or IPv6 address; empty: all addresses of the machine."""
     port: int
 
     def __str__(self) -> str:
-        """Return it as it was given."""
+        """Return the address as the option has it."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class Settings(msgspec.Struct, frozen=True):
-    """Everything that was asked for, checked as far as it can be without looking at the node."""
+    """All settings of a command, validated as far as possible without inspecting the node."""
 
     program: Program = Program.TOOLKIT_INSTALLER
     runtimes: tuple[EngineName, ...] = ()
-    """The engines to configure, in this order; none: recognised on the node (`--runtime auto`)."""
+    """The engines to configure, in this order; empty: detect them on the node (`--runtime auto`)."""
     node_root: str | None = None
     """None: paths are those of the installer's mount namespace, used as they are."""
     host_root: str = "/host"
@@ -294,28 +291,28 @@ class Settings(msgspec.Struct, frozen=True):
     configure_engine: bool = True
     method: Method = Method.HANDLERS
     nri: NriSettings | None = None
-    """The NRI plugin, None where none is served."""
+    """The NRI plugin, None to serve none."""
     pid_file: str = "/run/nvidia/toolkit.pid"
     debug: bool = False
     log_format: LogFormat | None = None
     """None: console on a terminal, logfmt otherwise."""
     require_live: bool = False
-    """Change nothing unless each engine answers now, and will serve the handlers once this run is done."""
+    """Change nothing unless each engine responds now, and will serve the handlers once this run is done."""
     verify_with_canary: bool = False
-    """Start a short container through each handler after a reload, and take the change back if one fails."""
+    """Start a short container through each handler after a reload, and roll back if one fails."""
     wait_for_driver: bool = False
-    """Where a driver is needed and none is usable, change nothing until there is one, in place of ending with 8."""
+    """If a driver is needed and none is usable, wait for one before any change, instead of ending with 8."""
     cleanup: Cleanup = Cleanup.ALWAYS
     cluster: ClusterSettings | None = None
-    """Whom `--cleanup auto` asks; None where nothing is cleaned up for it to ask about."""
+    """What `--cleanup auto` queries; None if it has nothing to decide."""
     reports: ReportSettings | None = None
-    """What the cluster is told; None where it is told nothing."""
+    """What to report to the cluster; None for nothing."""
     metrics_textfile: str | None = None
-    """Holds metrics as Prometheus reads them; the installer's own path."""
+    """The file for metrics in Prometheus's format; the installer's own path."""
     metrics_address: Address | None = None
-    """Where metrics are served over HTTP."""
+    """The address at which to serve metrics over HTTP."""
     ready_file: str | None = None
-    """Is there while the engines serve the handlers; the installer's own path."""
+    """A file that exists while the engines serve the handlers; the installer's own path."""
     keep_toolkit: bool = False
     """Leave the toolkit's files on the node after cleanup."""
     on_drift: OnDrift = OnDrift.REPORT
@@ -323,30 +320,30 @@ class Settings(msgspec.Struct, frozen=True):
     reload_timeout: float = 60.0
     """Seconds that the engine gets to serve a change."""
     reload_budget: tuple[int, float] = (3, 600.0)
-    """At most so many reloads for installing within so many seconds."""
+    """The most reloads for installing, and within how many seconds."""
     reload_when: str = "now"
-    """When a reload for installing is made: now, idle, or windows as applying/reload_windows.py reads them."""
+    """When to reload for installing: now, idle, or windows in the syntax of applying/reload_windows.py."""
     engine_of: tuple[tuple[EngineName, EngineSettings], ...] = ()
-    """Unless `runtimes` is one: for engines of which something else was asked than `engine` says. They differ by the
-    variables that speak of one engine only, such as DOCKER_CONFIG; `engine` itself is then containerd's."""
+    """Unless `runtimes` is one: the engines whose settings differ from `engine`, by variables for one engine only, such
+    as DOCKER_CONFIG; `engine` itself is then containerd's."""
 
     @property
     def counts(self) -> bool:
-        """Whether anybody reads metrics."""
+        """Whether metrics are written or served."""
         return self.metrics_textfile is not None or self.metrics_address is not None
 
     @property
     def pid_files_besides(self) -> tuple[str, ...]:
-        """The PID files that its run holds besides its own and the usual ones."""
+        """The PID files that a run locks besides its own and the usual ones."""
         return (NRI_PID_FILE,) if self.nri is not None else ()
 
     def paths(self) -> tuple[str, ...]:
-        """Return the files and sockets of the node that are named, by default or by the caller."""
+        """Return the files and sockets of the node that these settings name, given or by default."""
         own = [self.engine, *(settings for _, settings in self.engine_of)]
         named = [path for each in own for path in (each.config, each.drop_in, each.socket) if path is not None]
         hooks = [f"{each.hooks_dir.rstrip('/')}/{each.hook_filename}" for each in own]
         return tuple(dict.fromkeys([*named, *hooks, self.toolkit.cdi.path, self.toolkit.folder, self.pid_file]))
 
     def asked_of(self, name: EngineName) -> EngineSettings:
-        """Return what was asked of this engine."""
+        """Return the settings of this engine."""
         return dict(self.engine_of).get(name, self.engine)

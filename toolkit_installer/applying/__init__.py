@@ -1,1 +1,1 @@
-"""Carries a plan out: files, receipt, reload of the engines, verification."""
+"""Applies a plan: files, receipt, reload of the engines, verification."""

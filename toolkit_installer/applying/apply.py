@@ -1,4 +1,4 @@
-"""Carrying a plan out: receipt before change, toolkit before handlers, handlers before what is no longer needed."""
+"""Carry out a plan: receipt before change, toolkit before handlers, handlers before what is no longer needed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from toolkit_installer.settings import Cleanup, EngineName, ReloadMode, Settings
 
 
 class Applier:
-    """Brings the node to where the plan wants it, or back to where it was."""
+    """Applies a plan to the node, and rolls it back if a step fails."""
 
     def __init__(
         self,
@@ -54,21 +54,21 @@ class Applier:
         self.budget = ReloadBudget(node.files, pid_file.path, settings.reload_budget)
         self.recorder = Recorder(node, settings, store, pid_file.path, pid_file.created_folders)
         self._reloaded: set[EngineName] = set()
-        """The engines that were asked to read their new files."""
+        """The engines that were told to reload their new files."""
 
     def apply(self, seen: Prepared) -> None:
-        """Carry the plan out. When anything fails, the engine's files go back first, then the error goes on.
+        """Carry out the plan. If a step fails, restore the engines' files first, then re-raise the error.
 
-        Raises EngineRejectedError, EngineDownError, NodeError, ChangedMeanwhileError, ConfigurationError for what no
-        receipt can say; ReloadPendingError; DriverNotReadyError where device nodes cannot be created; Stopped after a
-        signal.
+        Raises EngineRejectedError, EngineDownError, NodeError, ChangedMeanwhileError; ConfigurationError if the receipt
+        cannot record the change; ReloadPendingError; DriverNotReadyError if device nodes cannot be created; Stopped
+        after a signal.
         """
         if any(engine.reload_why for engine in seen.plan.engines):
             self.budget.require_reload()
         self.recorder.require_recordable(seen)
         created = self.store.prepare()
         if self.store.load() != seen.receipt:
-            # another run came between our look and our lock: what was planned is about a node that is gone
+            # another run changed the node between planning and locking: the plan is out of date
             raise ChangedMeanwhileError.of(self.store.folder)
         receipt = self.recorder.begun(seen, created)
         try:
@@ -86,18 +86,18 @@ class Applier:
             except InstallerError as told:
                 told.reloaded = self.switcher.reloads > 0
                 raise
-        # the engines have been seen to serve it: from here on the record is what stands
+        # the engines serve the change: from here on the receipt records the node's present state
         settled = files.without_needless(self.node, record.settled(seen, receipt, copies), self.store.folder)
         self.store.save(settled, {})
         self.store.tidy(settled)
-        # not before: a failure up to here gives the engine a configuration back that still names these
+        # not earlier: a rollback up to here restores an engine configuration that still names these files
         for name in seen.plan.toolkit.remove:
             files.remove(self.node, seen.plan.toolkit.folder, name)
 
     def _with_nodes(self, seen: Prepared) -> Prepared:
-        """Create the driver's device nodes, which stay; return what is to be done once they are there.
+        """Create the driver's device nodes, which stay; return a new plan made with them present.
 
-        It is planned from what is there now, and what was recorded before this run.
+        The new plan is based on the node's present state and on the receipt from before this run.
         """
         self._safe_point()
         cdi.Generator(seen.target.payload, seen.target.settings.toolkit, seen.target.driver).create_nodes(
@@ -105,35 +105,37 @@ class Applier:
         )
         again = prepare(seen.receipt, self.settings, self.node, self.store)
         if again.plan.device_nodes:
-            raise ChangedMeanwhileError.of(again.plan.device_nodes[0])  # somebody removed it just now
+            raise ChangedMeanwhileError.of(again.plan.device_nodes[0])  # another program removed it just now
         for work in again.plan.specifications:
             if work.note and work.path not in {known.path for known in seen.plan.specifications}:
                 log.get().warning("A CDI specification", key="cdi-note", file=work.path, what=work.note)
         return again
 
     def _change(self, seen: Prepared, receipt: Receipt) -> tuple[Copy, ...]:
-        """Return what the receipt is to remember of the toolkit's files."""
+        """Carry out the plan's steps; return the copies of payload files for the receipt to record."""
         work = seen.plan.toolkit
         for folder in receipt.folders:
             self.node.files.make_folders(folder)
         copied = files.install(self.node, seen, self._safe_point)
         if seen.receipt is None or seen.receipt.state is not State.INSTALLED:
-            # a killed run may have renamed what is in its place, and not on the disk: before a power cut
+            # a killed run may have renamed files without flushing them: make them survive a power cut
             files.flush(self.node, work, receipt.folders)
         if work.write:
             log.get().info("Installed the toolkit", key="toolkit-installed", folder=work.folder, files=len(work.write))
-        # the new way first: what is no longer wanted goes once the engines serve what is
+        # additions first: remove what is no longer wanted once the engines serve the new state
         made = [each for each in seen.plan.specifications if each.target != each.base]
         gone = [each for each in seen.plan.specifications if each.target == each.base]
         for specification in made:
             self._safe_point()
             self.switcher.writer.write(None, specification.file, specification.target)
-        # the toolkit may have taken a while; from the first engine on, all is finished, or taken back
+        # installing the toolkit may have taken a while; from the first engine on, the change is completed or rolled
+        # back
         self.gate.require(seen)
         for engine in seen.plan.engines:
             self._safe_point()
             if engine.reload_why and engine.reload.ends_after_calls:
-                # whoever asks us to stop by way of this engine waits for us, and its restart would wait for that
+                # a client that stops this process through this engine waits for it, and the engine's restart waits for
+                # that client
                 self.attention.raise_if_stopped()
             self._switch_engine(engine, work.folder)
         for specification in gone:
@@ -194,7 +196,7 @@ class Applier:
         failures = [failure for work in reversed(seen.plan.engines) if (failure := self._tried_back(work, error))]
         failures += [failure for made in seen.plan.specifications if (failure := self._tried_replacing(made))]
         if failures:
-            # only now: one that fails must not keep the others from their old files; the worst is said
+            # raise only now, so that one failure does not keep the other engines from being restored; raise the gravest
             raise next((each for each in failures if isinstance(each, EngineDownError)), failures[0])
         previous = seen.receipt
         if previous is not None:
@@ -210,7 +212,7 @@ class Applier:
             ) from error
 
     def _remove_what_is_new(self, seen: Prepared, receipt: Receipt) -> None:
-        """Remove the toolkit's files that were not there before; all stay while anything runs with or names them."""
+        """Remove the toolkit's new files; keep all of them while a process uses the toolkit or a file names it."""
         folder = receipt.toolkit_folder
         named = files_naming.naming(self.node, folder, known=files_naming.known_files(receipt))
         for each in named:
@@ -225,9 +227,9 @@ class Applier:
             files.remove_all(self.node, msgspec.structs.replace(receipt, toolkit_files=new))
 
     def _keep_record(self, previous: Receipt, receipt: Receipt, written: Collection[str]) -> None:
-        """Make the record of before the change stand again; files of the toolkit that are new belong to it.
+        """Save the previous receipt again, with the new toolkit files added.
 
-        Of those that were to be `written`, which may or may not have been, it no longer says what they hold.
+        Contents of files in `written` are dropped, as each may or may not have been overwritten.
         """
         names = dict.fromkeys([*previous.toolkit_files, *receipt.toolkit_files])
         folders = dict.fromkeys([*previous.folders, *receipt.folders])
@@ -236,7 +238,7 @@ class Applier:
         try:
             self.store.save(kept, {})
         except NodeError as error:
-            # the one on the node says that a change is under way: the next run finishes it
+            # the receipt on the node says that a change is under way: the next run finishes it
             log.get().warning(
                 "The receipt could not be written back; the next run repairs it",
                 key="receipt-not-written",
@@ -244,7 +246,7 @@ class Applier:
             )
 
     def _tried_replacing(self, work: SpecificationWork) -> InstallerError | None:
-        """Restore a CDI specification's old version; return why that failed."""
+        """Restore the old version of a CDI specification; return the error if that fails."""
         try:
             self.switcher.writer.write(None, work.file, work.file.content)
         except ChangedMeanwhileError:
@@ -264,9 +266,9 @@ class Applier:
         return None
 
     def _tried_back(self, work: EngineWork, error: InstallerError | Stopped) -> InstallerError | None:
-        """Restore one engine's files; return why that failed."""
+        """Restore one engine's files; return the error if that fails."""
         old = [msgspec.structs.replace(wanted, target=wanted.file.content) for wanted in reversed(work.desired.files)]
-        # an engine that was not asked to read the new files has nothing to forget
+        # an engine that was not reloaded has no new handlers to forget
         mode = work.reload.mode if work.name in self._reloaded else ReloadMode.NONE
         switch = Switch(
             adapter_of(work.name),

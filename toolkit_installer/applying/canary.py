@@ -1,7 +1,7 @@
-"""The canary: once an engine was reloaded, one short container through each handler shows whether a pod's would start.
+"""After a reload, start one short container through each handler to check that pods would start.
 
-An engine that serves a handler has not run it yet: a program that does not fit the node's C library, a hook that fails,
-or a list of handlers that the engine does not act by, show when a container is created, and no sooner.
+That an engine lists a handler does not prove that it works: a program that does not fit the node's C library, a failing
+hook, or a list of handlers that the engine does not act on, show only when a container is created.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from toolkit_installer.settings import Settings
 
 _USUAL = ("runc", "crun")
 _CONTROL_DEVICE = "/dev/nvidiactl"
-"""Is there once the driver's kernel module is loaded."""
+"""Exists once the driver's kernel module is loaded."""
 
 
 def verify(node: Node, work: EngineWork, settings: Settings, folder: str) -> None:
-    """Start a short container through each handler of an engine that serves them, and see it run.
+    """Start a short container through each handler that the engine serves, and check that it runs.
 
-    `folder` is the toolkit's. What cannot be tried at all is logged as a warning, and no failure. Raises NotServedError
-    for a handler that does not work, Stopped.
+    `folder` is the toolkit's. If no container can be tried at all, log a warning and return. Raises NotServedError if a
+    handler does not work, Stopped.
     """
     engine = adapter_of(work.name)
     seconds = settings.reload_timeout
@@ -38,7 +38,7 @@ def verify(node: Node, work: EngineWork, settings: Settings, folder: str) -> Non
     except EngineSilentError as error:
         raise NotServedError(f"no container could be tried: {error.reason}", answers=False) from error
     unknown = trials.unknown
-    if control in trials.faults:  # where a container cannot be started at all, no handler is to blame
+    if control in trials.faults:  # if no container can be started at all, no handler is to blame
         unknown = f"none starts through {control or 'the default handler'} either: {trials.faults[control]}"
     if unknown:
         log.get().warning(
@@ -63,7 +63,7 @@ def verify(node: Node, work: EngineWork, settings: Settings, folder: str) -> Non
 
 
 def _control(live: Live, work: EngineWork, folder: str) -> str:
-    """Return a handler that is none of ours, the usual ones first; empty where the engine names none: its default."""
+    """Return a handler that is not ours, preferring the usual ones; empty: use the engine's default."""
     others = {
         name
         for name, path in live.handlers.items()
@@ -73,7 +73,7 @@ def _control(live: Live, work: EngineWork, folder: str) -> str:
 
 
 def _shows_gpus(node: Node, settings: Settings) -> bool:
-    """Tell whether a container that asks for all GPUs by its environment is to see them."""
+    """Return whether a container that requests all GPUs through its environment should see them."""
     asked = settings.toolkit
     if not asked.accept_envvar_when_unprivileged or node.files.status(_CONTROL_DEVICE) is None:
         return False

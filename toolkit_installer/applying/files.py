@@ -1,8 +1,8 @@
-"""Putting the toolkit's files in place, and telling meanwhile how far that is.
+"""Install and remove the toolkit's files and folders, and write the engines' files.
 
-Folders that were made for files which are no longer ours: they go with these, before the receipt is settled.
-
-Writing an engine's files, and seeing somebody else's edit between two of our own: then all is done again.
+Copying reports its progress. Folders that were created for files that no longer belong to the installation are removed
+with them, before the final receipt is saved. `Writer` notices another program's edit between two writes of its own: the
+whole work is then repeated.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ _CELLS = 20
 
 
 class Progress:
-    """How many bytes are copied, of `total`: a bar on a person's terminal, else a log line every 5 seconds.
+    """The progress of copying `total` bytes: a bar on a terminal, else a log line every 5 seconds.
 
-    Of what is done sooner, nothing is told. `now` returns seconds, and never goes back.
+    Work that finishes sooner is not reported. `now` is a monotonic clock in seconds.
     """
 
     def __init__(self, total: int, now: Callable[[], float] = time.monotonic) -> None:
@@ -49,7 +49,7 @@ class Progress:
         self._began = self._told = now()
 
     def add(self, count: int) -> None:
-        """Count bytes that were copied; 0 after what else took its time."""
+        """Add copied bytes and report progress if due; 0 after other work."""
         self._done += count
         now = self._now()
         if now - self._told < (_BAR_SECONDS if self.bar.on else _LINE_SECONDS):
@@ -71,14 +71,15 @@ class Progress:
 
 
 def install(node: Node, seen: Prepared, safe_point: Callable[[], None]) -> list[Copy]:
-    """Put the toolkit's files in place that the plan names, in their order, each atomically, over whatever is there.
+    """Install the toolkit files that the plan names, in order, each atomically, over any existing file.
 
-    A file is on the disk, its name too, before the next one gets its own: what calls comes after what is called, and an
-    engine may run them meanwhile. Where nothing of the toolkit is there yet, and no receipt, what uses it is written
-    after this has returned. Then the names of files that follow each other in one folder are flushed together, before
-    the first one in another folder. `safe_point` is called before each file.
-    Returns the stamps of the copies, but for those whose source somebody touched meanwhile.
-    Raises NodeError, ConfigurationError, and what `safe_point` raises.
+    Each file and its name are on the disk before the next one gets its name: a caller comes after what it calls, and an
+    engine may run them meanwhile. If neither toolkit nor receipt exists yet, the files that use the toolkit are written
+    after this function returns; then the names of consecutive files in one folder are flushed together, before the
+    first file in another folder. `safe_point` is called before each file.
+
+    Returns the stamps of the copies, except those whose source changed meanwhile. Raises NodeError, ConfigurationError,
+    and what `safe_point` raises.
     """
     work, tree = seen.plan.toolkit, Tree(seen.target.payload.root)
     each = seen.receipt is not None or bool(work.present)
@@ -110,9 +111,10 @@ def install(node: Node, seen: Prepared, safe_point: Callable[[], None]) -> list[
 
 
 def without_needless(node: Node, receipt: Receipt, store: str) -> Receipt:
-    """Remove the folders that no file of the receipt needs; return it without them. `store` is the receipt's folder.
+    """Remove the folders that no file of the receipt needs; return the receipt without them.
 
-    One that somebody else put something into stays recorded: cleanup looks at it again. Raises NodeError.
+    `store` is the receipt's folder. A folder that holds another program's files stays recorded, for cleanup to check it
+    again. Raises NodeError.
     """
     needed = [f"{path}/" for path in (*receipt.file_paths(), receipt.toolkit_folder, store)]
     kept = list(receipt.folders)
@@ -129,14 +131,14 @@ def without_needless(node: Node, receipt: Receipt, store: str) -> Receipt:
 
 
 def flush(node: Node, work: ToolkitWork, folders: Sequence[str]) -> None:
-    """Make the entries of the toolkit, and of `folders`, those that we created, durable. Raises NodeError."""
+    """Make the directory entries of the toolkit, and of the `folders` that were created, durable. Raises NodeError."""
     paths = [work.folder, *folders, *(posixpath.join(work.folder, file.name) for file in work.files)]
     for folder in dict.fromkeys(map(node.files.canonical, dict.fromkeys(map(posixpath.dirname, paths)))):
         node.files.flush_folder(folder)
 
 
 def remove(node: Node, folder: str, name: str) -> None:
-    """Remove one file, and what a killed run left of it. Raises NodeError."""
+    """Remove one file and the temporary files of killed runs beside it. Raises NodeError."""
     path = node.files.in_folder(posixpath.join(folder, name))
     node.files.sweep(path)
     node.files.remove(path)
@@ -149,9 +151,9 @@ def remove_all(node: Node, receipt: Receipt) -> None:
 
 
 def remove_folders(node: Node, receipt: Receipt, store: ReceiptStore) -> None:
-    """Remove the receipt, and the folders that were created where nothing of anybody else's is in them.
+    """Remove the receipt, and the created folders that hold no files of other programs.
 
-    The folders that hold the receipt go once it is gone, all others before. Raises NodeError.
+    Folders that contain the receipt are removed after it, all others before. Raises NodeError.
     """
     _remove_folders(node, receipt, store.folder, store_gone=False)
     store.clear()
@@ -165,7 +167,7 @@ def _remove_folders(node: Node, receipt: Receipt, around: str, *, store_gone: bo
             continue
         inside = f"{canonical}/".startswith(f"{node.files.canonical(receipt.toolkit_folder)}/")
         if not inside and node.files.made_by_others(canonical):
-            continue  # ours is gone, and somebody has made it anew since
+            continue  # ours is gone, and another program has created it anew since
         if not node.files.remove_folder(canonical):
             log.get().info("Left the folder: it is not empty", key="folder-left", file=folder)
 
@@ -173,11 +175,11 @@ def _remove_folders(node: Node, receipt: Receipt, around: str, *, store_gone: bo
 _Result = TypeVar("_Result")
 _NEW_FILE_MODE = 0o644
 _ATTEMPTS = 3
-"""How often a plan is made again because somebody else wrote the same file meanwhile."""
+"""How often the work is tried if another program writes the same file meanwhile."""
 
 
 class Writer:
-    """Writes files and keeps what it wrote, to notice another content as somebody else's edit."""
+    """Writes files and keeps the contents it wrote, to detect edits by other programs."""
 
     def __init__(self, node: Node, store: str) -> None:
         """`store` is the receipt's folder."""
@@ -188,26 +190,26 @@ class Writer:
     def write(
         self, engine: Engine | None, file: EngineFile, content: bytes | None, lost: Metadata | None = None
     ) -> None:
-        """Make a file of an engine, or one that no engine has to be told of, hold `content`; None: no file.
+        """Write `content` to a file, or remove the file if `content` is None.
 
-        `lost` is what one carried that is restored, as it is missing.
+        `engine` is None for a file that needs no reload. `lost` is the metadata to restore if the file is missing.
 
-        Raises ChangedMeanwhileError if somebody else wrote it since it was read, NodeError.
+        Raises ChangedMeanwhileError if another program wrote the file since it was read, NodeError.
         """
         expected = self._expected(engine, file)
         if content == (None if expected is None else expected.content):
             return
-        # before the attempt: one that fails late, at its last fsync, has changed the file all the same
+        # before the attempt: even one that fails late, at its last fsync, has changed the file
         attempts = self._attempts.setdefault(file.path, [])
         attempts.append(content)
         try:
             self._put(file, content, expected, lost)
         except ChangedMeanwhileError:
-            attempts.pop()  # the file is the other program's as it was: a rollback has nothing to restore in it
+            attempts.pop()  # the file holds the other program's content: a rollback must not touch it
             raise
 
     def _put(self, file: EngineFile, content: bytes | None, expected: Found | None, lost: Metadata | None) -> None:
-        """Replace or remove the file. Raises ChangedMeanwhileError, after which nothing of ours is in it; NodeError."""
+        """Replace or remove the file. Raises ChangedMeanwhileError, having written nothing; NodeError."""
         if content is None:
             assert expected is not None  # noqa: S101  # it differs from content
             self._node.files.remove_expected(expected)
@@ -218,7 +220,7 @@ class Writer:
         log.get().info("Wrote the file", key="file-written", file=file.path)
 
     def _expected(self, engine: Engine | None, file: EngineFile) -> Found | None:
-        """Return the file as it must still be: as it was read, or as one of our own attempts left it."""
+        """Return the file as it is expected to be: as first read, or as one of our own attempts left it."""
         attempts = self._attempts.get(file.path)
         if not attempts:
             return file.found
@@ -232,9 +234,9 @@ class Writer:
 
 
 def undisturbed(work: Callable[[], _Result]) -> _Result:
-    """Do the work, and do it again if somebody else wrote the same file meanwhile; return what it returns.
+    """Call `work` and return its result; repeat it if another program wrote the same file meanwhile.
 
-    Raises ConfigurationError if that happens over and over.
+    Raises ConfigurationError if that happens repeatedly.
     """
     attempts = 1
     while True:

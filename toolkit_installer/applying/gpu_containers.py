@@ -1,11 +1,12 @@
-"""Finds the GPU containers that keep a node from being idle, of every engine. An unseen process counts as one.
+"""Find the GPU containers of every engine that keep a node from being idle.
 
-A GPU container is one that runs through a handler of this program, one whose specification has an NVIDIA device, and
-one with a process that has such a device open. Where a handler of ours is the default runtime, every container runs
-through it: then those count that ask for a GPU. The container that this program runs in does not count.
+A process that cannot be inspected counts as a GPU container. Otherwise a container is one if it runs through a handler
+of this program, its specification has an NVIDIA device, or one of its processes has such a device open. If a handler of
+ours is the default runtime, every container runs through it: then only those count that request a GPU. This program's
+own container does not count.
 
 Devices and mounts of a CDI specification are in the container's OCI specification (OCI Runtime Specification, config.md
-and config-linux.md). NVIDIA's runtime and its hook add theirs later, by the environment that the container asks with.
+and config-linux.md). NVIDIA's runtime and its hook add theirs later, as the container's environment requests them.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ from toolkit_installer.planning import toolkit_users
 from toolkit_installer.planning.toolkit_users import Bundle
 
 _DRIVER = "nvidia"
-"""How the names of the driver's devices begin in /proc/devices."""
+"""The prefix of the driver's devices in /proc/devices."""
 _MONITORS = "conmon"
-"""How the names of CRI-O's and podman's monitors begin."""
+"""The prefix of the names of CRI-O's and podman's monitors."""
 _INIT = "init.pid"
 """In a bundle of containerd's shims: the PID of the container's first process."""
 _SHORT = 12
-"""Characters of an ID, as docker and crictl show it."""
+"""Characters of an ID, as docker and crictl print it."""
 _SHOWN = 10
 _THROUGH = "through a handler of this program"
 _HAS = "with a device of NVIDIA's"
@@ -44,39 +45,39 @@ Watched = tuple[tuple[str, str], ...]
 
 
 class Busy(msgspec.Struct, frozen=True):
-    """Why the node is not idle, in words; empty: it is. And what changes when that does."""
+    """Why the node is not idle (empty if it is), and the paths that change when that may have changed."""
 
     why: tuple[str, ...] = ()
     watched: Watched = ()
 
     @property
     def words(self) -> str:
-        """What a person is told."""
+        """The reasons as one text."""
         more = f" and {len(self.why) - _SHOWN} more" if len(self.why) > _SHOWN else ""
         return f"{'; '.join(self.why[:_SHOWN])}{more}"
 
 
 class _Container(msgspec.Struct, frozen=True):
-    """A container that runs. `runtime` is None where nobody tells it."""
+    """A running container. `runtime` is None if unknown."""
 
     identity: str
     runtime: str | None
     pid: int
-    """Of its monitor, or of a shim of the same engine."""
+    """The PID of its monitor, or of a shim of the same engine."""
     bundle: Bundle | None
     monitored: bool = False
-    """It has a monitor, which has no other container."""
+    """Whether it has a monitor, which has no other container."""
 
 
 class _Unseen(msgspec.Struct, frozen=True):
-    """Something that may be a GPU container and cannot be looked at."""
+    """A process that may be of a GPU container and cannot be inspected."""
 
     why: str
     pid: int
 
 
 def look(node: Node, folder: str, *, by_default: bool) -> Busy:
-    """Return what keeps the node from being idle. Raises Stopped, and nothing else that is expected.
+    """Return what keeps the node from being idle. Raises no expected error but Stopped.
 
     `folder` is the toolkit's. `by_default`: a handler of ours is the default of an engine.
     """
@@ -90,12 +91,12 @@ def look(node: Node, folder: str, *, by_default: bool) -> Busy:
 
 
 def _identity(place: str) -> str:
-    """Return a path's identity; none that ever is where it is gone already: then the next look is soon."""
+    """Return a path's identity, or one that never matches if the path is gone: the next check then comes soon."""
     return idling.identity(place) if os.path.lexists(place) else ""
 
 
 def _found(node: Node, folder: str, *, by_default: bool) -> Iterator[tuple[str, list[str]]]:
-    """Yield each reason in words, with the paths that change when it goes. Raises OSError, InstallerError."""
+    """Yield each reason with the paths that change when it ends. Raises OSError, InstallerError."""
     ours = processes.own_ancestors()
     for each in _containers(node, folder):
         if isinstance(each, _Unseen):
@@ -112,7 +113,7 @@ def _found(node: Node, folder: str, *, by_default: bool) -> Iterator[tuple[str, 
 
 
 def _why(node: Node, container: _Container, folder: str, *, by_default: bool) -> str:
-    """Return in words how a container has a GPU, empty for one that has none."""
+    """Return how a container has a GPU, as text; empty if it has none."""
     if container.runtime is None or container.bundle is None:
         return "through a runtime that nobody tells"
     specification = toolkit_users.specification(container.bundle)
@@ -133,7 +134,7 @@ def _called(container: _Container) -> str:
 
 
 def _is_own(container: _Container, ours: frozenset[int]) -> bool:
-    """Tell whether this program runs in the container: among `ours` are the processes that it comes from."""
+    """Return whether this program runs in the container; `ours` are this process' PID and its ancestors'."""
     first = toolkit_users.content_of(f"{container.bundle.folder}/{_INIT}") if container.bundle is not None else None
     if first is not None:
         return first.isdigit() and int(first) in ours
@@ -141,7 +142,7 @@ def _is_own(container: _Container, ours: frozenset[int]) -> bool:
 
 
 def _containers(node: Node, folder: str) -> Iterator[_Container | _Unseen]:
-    """Yield the containers with a live shim or conmon, each once, and what cannot be looked at."""
+    """Yield the containers with a live shim or conmon, each once, and the processes that cannot be inspected."""
     places: set[tuple[int, int]] = set()
     wanted = processes.matching(lambda name: name.startswith((toolkit_users.SHIM, _MONITORS)))
     for pid, name, standing in wanted:
@@ -151,7 +152,7 @@ def _containers(node: Node, folder: str) -> Iterator[_Container | _Unseen]:
         try:
             seen = processes.inspect_visible(pid)
             if seen is None or toolkit_users.is_elsewhere(node, pid, folder):
-                continue  # it ended meanwhile; or it is in a pod, where anybody is root and called a shim
+                continue  # it ended meanwhile; or it is in a pod, where any process may be root's and named like a shim
             yield from _of_monitor(seen) if name.startswith(_MONITORS) else _of_shim(seen, places)
         except PermissionError:
             yield _Unseen(f"the process {pid} may not be looked at by this user, root may", pid)
@@ -160,7 +161,7 @@ def _containers(node: Node, folder: str) -> Iterator[_Container | _Unseen]:
 
 
 def _of_shim(shim: Process, places: set[tuple[int, int]]) -> Iterator[_Container | _Unseen]:
-    """Yield the containers of a shim and those beside it, unless they were seen: one shim may have many.
+    """Yield the containers of a shim and those next to it, unless already seen: one shim may have many.
 
     Raises OSError.
     """
@@ -169,10 +170,10 @@ def _of_shim(shim: Process, places: set[tuple[int, int]]) -> Iterator[_Container
         workdir = flag_value(shim.arguments, "-workdir")
         if workdir is None:
             yield _Unseen(f"the shim {shim.pid} works in no bundle", shim.pid)
-        else:  # the shim of containerd before 1.3 and docker before 20.10, whose runtime only its containerd knows
+        else:  # containerd's shim before 1.3, docker's before 20.10: only its containerd knows the runtime
             yield _Container(posixpath.basename(workdir), None, shim.pid, None)
         return
-    # a pod's shim has the bundles of its other containers beside its own, and so have the shims of other pods
+    # next to a pod's shim's bundle are those of the pod's other containers, and those of other pods' shims
     around = os.stat(f"/proc/{shim.pid}/cwd/..")
     if (around.st_dev, around.st_ino) in places:
         return
@@ -180,7 +181,7 @@ def _of_shim(shim: Process, places: set[tuple[int, int]]) -> Iterator[_Container
     for name in sorted(os.listdir(f"/proc/{shim.pid}/cwd/..")):
         folder = Bundle(f"/proc/{shim.pid}/cwd/../{name}", f"/proc/{shim.pid}/root")
         runtime = toolkit_users.content_of(f"{folder.folder}/{toolkit_users.RUNTIME_FILE}")
-        # a shim of another kind, such as Kata's, names no executable
+        # other shims, such as Kata's, name no executable
         yield _Container(name, runtime or "", shim.pid, folder)
 
 
@@ -198,18 +199,19 @@ def _of_monitor(monitor: Process) -> Iterator[_Container | _Unseen]:
 
 _DEVICES = ("/dev/nvidia", "/dev/dxg")
 _MAJOR = 195
-"""Of the driver's devices: Linux allocated devices, "195 char"."""
+"""The major number of the driver's devices: Linux allocated devices, "195 char"."""
 _LISTED = "/var/run/nvidia-container-devices"
-"""Below it, mounts name devices (NVIDIA's container toolkit, `accept-nvidia-visible-devices-as-volume-mounts`)."""
+"""Mounts below this path name devices (NVIDIA's container toolkit, `accept-nvidia-visible-devices-as-volume-mounts`).
+"""
 _VISIBLE, _IMPLIED = "NVIDIA_VISIBLE_DEVICES", "CUDA_VERSION"
-"""Variables that ask for devices; the second one does in images from before the first, where that is not set."""
+"""Variables that request devices; CUDA_VERSION does in older images, if NVIDIA_VISIBLE_DEVICES is not set."""
 _NONE = frozenset({"", "void", "none"})
 _CDI = "cdi.k8s.io/"
-"""How the annotations begin that ask for CDI devices; others end so before their slash."""
+"""In the key of an annotation that requests CDI devices: the domain, or the end of the domain."""
 
 
 def has_device(specification: Mapping[str, Any]) -> bool:
-    """Tell whether a device of NVIDIA's is among the container's devices or mounts."""
+    """Return whether the container has an NVIDIA device among its devices or mounts."""
     for device in _objects(_object(specification.get("linux")).get("devices")):
         if _is_device(device.get("path")) or (device.get("type") == "c" and device.get("major") == _MAJOR):
             return True
@@ -218,7 +220,7 @@ def has_device(specification: Mapping[str, Any]) -> bool:
 
 
 def asks_for_one(specification: Mapping[str, Any]) -> bool:
-    """Tell whether NVIDIA's runtime would give the container a GPU."""
+    """Return whether NVIDIA's runtime would give the container a GPU."""
     process = _object(specification.get("process"))
     words = [each for each in _list(process.get("env")) if isinstance(each, str)]
     variables = dict(word.partition("=")[::2] for word in words)

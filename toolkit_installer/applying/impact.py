@@ -1,9 +1,9 @@
-"""What the reload of an engine touches: other units, and the containers that run. Reads, and logs it before the reload.
+"""Find what an engine's reload affects, other units and running containers, and log it before the reload.
 
-Whatever cannot be seen is reported as unknown, and stops nothing. Containers are found by the shims and monitors that
-are root's, and by their bundles; docker itself says how many run. Containers that only keep a pod's namespaces do not
-count. This costs one reading of the process list, and one query to systemd for each level of dependent units: so it is
-asked only where a reload is due.
+Only reads. Anything that cannot be inspected is reported as unknown, and stops nothing. Containers are found by root's
+shims and monitors, and by their bundles; docker itself reports how many run. Containers that only hold a pod's
+namespaces do not count. The cost is one reading of the process list, and one systemd query for each level of dependent
+units, so it is paid only if a reload is due.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from toolkit_installer.settings import EngineName
 UNKNOWN = "unknown"
 _NONE = "none"
 _SHOWN = 10
-"""How many names a person is shown."""
+"""How many container names are printed at most."""
 _LIVE_RESTORE = {
     True: "live-restore is on",
     False: "live-restore is off",
@@ -47,7 +47,7 @@ _KEPT = {
 
 
 class Unit(msgspec.Struct, frozen=True):
-    """A unit that runs, and that systemd restarts or stops with the unit `of`; its file says why, in `setting`."""
+    """A running unit that systemd restarts or stops with the unit `of`, by a `setting` in its unit file."""
 
     name: str
     setting: str
@@ -55,46 +55,47 @@ class Unit(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """The unit, and why, as its file says it."""
+        """The unit's name and its setting, as its file has it."""
         return f"{self.name} ({self.setting}={self.of})"
 
 
 class Running(msgspec.Struct, frozen=True):
-    """The containers of an engine that run. None stands for what cannot be seen; `unknown` says why."""
+    """The running containers of an engine. None means not visible; `unknown` says why."""
 
     total: int | None = None
     ours: int | None = None
-    """How many of them run through handlers of this program."""
+    """How many of the containers run through handlers of this program."""
     names: tuple[str, ...] = ()
-    """What these are called, each once: NAMESPACE/NAME of the pod, docker's name, or the container's ID."""
+    """The names of those, without duplicates: NAMESPACE/NAME of the pod, docker's name, or the container's ID."""
     unknown: str = ""
 
 
 class Impact(msgspec.Struct, frozen=True):
-    """What a reload touches. None stands for what cannot be seen; `unknown` says why. `plan --json` shows it so."""
+    """What a reload affects. None means not visible; `unknown` says why. `plan --json` prints these fields."""
 
     restarts: bool
-    """Another process of the engine serves afterwards."""
+    """Whether another process of the engine serves afterwards."""
     containers_keep_running: bool | None
     running: int | None
     through_handlers: int | None
-    """How many of these run through handlers of this program."""
+    """How many of the running containers run through handlers of this program."""
     names: tuple[str, ...]
-    """What those are called, each once: NAMESPACE/NAME of the pod, docker's name, or the container's ID."""
+    """The names of those, without duplicates: NAMESPACE/NAME of the pod, docker's name, or the container's ID."""
     units: tuple[Unit, ...] | None
     """The units that systemd restarts with the engine's own."""
     units_at_stop: tuple[Unit, ...] | None
-    """The units that it stops where it stops that one: a restart leaves them alone with systemd 252, if not with all.
+    """The units that systemd stops with the engine's own: systemd 252 leaves them alone at a restart, others may not.
     """
     kubelet_in_unit: bool
-    """A kubelet runs in the engine's own unit, as that of k3s does."""
+    """Whether a kubelet runs in the engine's own unit, as with k3s."""
     unknown: tuple[str, ...]
 
 
 def lines(engine: EngineName, unit: str | None, impact: Impact, *, by_systemd: bool) -> list[str]:
-    """Return in full sentences what a reload of the engine touches; `unit` is the one in which it runs.
+    """Return sentences about what a reload of the engine affects; `unit` is the engine's unit.
 
-    `by_systemd`: systemd is asked for the restart. Else the engine ends, and systemd does what the units say of that.
+    `by_systemd`: systemd receives a restart request. Otherwise the engine ends, and systemd follows the units'
+    settings.
     """
     said = [_fate(engine, impact)]
     if impact.restarts:
@@ -139,7 +140,7 @@ def _running(impact: Impact) -> str:
 
 
 def for_log(impact: Impact) -> dict[str, object]:
-    """Return the keys and values of a line of the log; a value that is not known is the word `unknown`."""
+    """Return the fields of a log line; an unknown value is the word `unknown`."""
     return {
         "restarts": impact.restarts,
         "containers_keep_running": _known(impact.containers_keep_running),
@@ -162,18 +163,18 @@ def _known(value: object) -> object:
 
 
 _DOCKERS_NAMESPACE = "moby"
-"""In which dockerd keeps its containers in a containerd, unless it is told another one."""
+"""The containerd namespace of dockerd's containers, unless dockerd's flag sets another."""
 _NAMESPACE_FLAG = "--containerd-namespace"
 _OF_PODMAN = "--exit-command"
-"""What podman tells its conmon, and CRI-O does not: who is to tidy up after the container."""
+"""A flag that podman passes to conmon and CRI-O does not: the program that cleans up after the container."""
 _OTHER_MONITOR = "conmonrs"
-"""One process for many containers, which CRI-O may be told to use (`runtime_type = "pod"`)."""
+"""One process for many containers, which CRI-O can be configured to use (`runtime_type = "pod"`)."""
 _SHORT = 12
-"""Characters of an ID, as docker and crictl show it."""
+"""Characters of an ID, as docker and crictl print it."""
 
 
 class _Container(msgspec.Struct, frozen=True):
-    """A container that runs. `runtime` is None where that is unknown; `pid` is a process of its engine."""
+    """A running container. `runtime` is None if unknown; `pid` is a process of its engine."""
 
     identity: str
     runtime: str | None
@@ -182,11 +183,11 @@ class _Container(msgspec.Struct, frozen=True):
 
 
 class _UnseenError(Exception):
-    """Something that may be the engine's cannot be looked at; the text says what."""
+    """A process that may be the engine's cannot be inspected; the message says why."""
 
 
 def containers(node: Node, name: EngineName, inspection: Inspection, folder: str) -> Running:
-    """Return the containers of the engine that run now; `folder` is the toolkit's. Raises NodeError, OSError."""
+    """Return the engine's running containers; `folder` is the toolkit's. Raises NodeError, OSError."""
     live, engine = inspection.live, inspection.process
     told = live.running if live is not None else None
     if engine is None or processes.inspect_process(engine.pid) != engine:
@@ -196,7 +197,7 @@ def containers(node: Node, name: EngineName, inspection: Inspection, folder: str
     except _UnseenError as unseen:
         return Running(told, unknown=str(unseen))
     total = len(found) if told is None else told
-    if total > len(found):  # some are not where containers are looked for
+    if total > len(found):  # some are outside the places that are searched
         return Running(total, unknown=f"{total} containers run, and {len(found)} of them are seen from here")
     if unclear := [each.identity for each in found.values() if each.runtime is None]:
         return Running(total, unknown=f"what {len(unclear)} of the containers run through is not told by their shims")
@@ -243,14 +244,14 @@ def _shimmed(engine: Process, is_its: Callable[[Process], bool]) -> Iterator[_Co
         if posixpath.basename(posixpath.dirname(posixpath.dirname(bundle))) == TASKS:
             places.setdefault((around.st_dev, around.st_ino), shim.pid)
         elif workdir is not None:
-            # the shim of containerd before 1.3 and docker before 20.10, whose runtime only its containerd knows
+            # the shim of containerd before 1.3 and docker before 20.10: only its containerd knows the runtime
             yield _Container(posixpath.basename(workdir), None, shim.pid, None)
     for pid in places.values():
         yield from _in_bundles(pid)
 
 
 def _in_bundles(pid: int) -> Iterator[_Container]:
-    """Yield the containers whose bundles lie beside the one in which a shim works: one shim may have many."""
+    """Yield the containers with bundles next to a shim's own: one shim may have many. Raises _UnseenError, OSError."""
     place = f"/proc/{pid}/cwd/.."
     try:
         names = os.listdir(place)
@@ -259,7 +260,7 @@ def _in_bundles(pid: int) -> Iterator[_Container]:
     for name in sorted(names):
         bundle = Bundle(f"{place}/{name}", f"/proc/{pid}/root")
         if toolkit_users.is_sandbox(bundle) is False:
-            # a shim of another kind, such as Kata's, names no executable: it runs none of ours
+            # other shims, such as Kata's, name no executable: they run none of ours
             yield _Container(name, content_of(f"{bundle.folder}/{RUNTIME_FILE}") or "", pid, bundle)
 
 
@@ -279,31 +280,31 @@ def _monitored(engine: Process) -> Iterator[_Container]:
 
 
 def _beside(engine: Process, named: str) -> Iterator[Process]:
-    """Yield the processes whose name begins so and that have the engine's `/`. Raises _UnseenError."""
+    """Yield the processes that have the engine's `/` and a name that begins with `named`. Raises _UnseenError."""
     for pid, name, standing in processes.matching(lambda each: each.startswith(named)):
         seen = processes.inspect_process(pid) if standing is not Standing.UNSEEN else None
         if standing is Standing.UNSEEN:
             raise _UnseenError(f"this user may not look at the process {pid} ({name}), root may")
         if seen is None or not processes.lives_on(seen, root_of(engine)):
-            continue  # it ended meanwhile, or it is a container's own
+            continue  # it ended meanwhile, or it belongs to a container
         if seen.hidden:
             raise _UnseenError(f"the process {pid} ({name}) has wiped its command line")
         yield seen
 
 
 _RESTARTED = {"RequiredBy": "Requires", "RequisiteOf": "Requisite", "BoundBy": "BindsTo", "ConsistsOf": "PartOf"}
-"""What a unit says of those that restart with it, and what those say themselves (systemd.unit(5))."""
+"""Properties of a unit that name the units that restart with it, and those units' settings (systemd.unit(5))."""
 _STOPPED = {"PropagatesStopTo": "StopPropagatedFrom"}
-"""Likewise of those that stop with it. Seen on systemd 252: a restart leaves them alone."""
+"""The same for units that stop with it. Seen on systemd 252: a restart leaves them alone."""
 _STATE = "ActiveState"
 _DOWN = ("inactive", "failed")
 """A unit in one of these states is neither stopped nor restarted."""
 _MOST = 200
-"""Units. More than any node has behind one engine: they are not all asked about."""
+"""The number of units at which the search ends: more than any node has behind one engine."""
 
 
 def of_reload(node: Node, name: EngineName, inspection: Inspection, reload: Reload, folder: str) -> Impact:
-    """Return what this reload touches; `folder` is the toolkit's. Raises Stopped, and nothing else that is expected."""
+    """Return what this reload affects; `folder` is the toolkit's. Raises no expected error but Stopped."""
     live = inspection.live
     restarts = reload.restarts or bool(reload.watched_by)
     found = _find_running(node, name, inspection, folder)
@@ -326,15 +327,15 @@ def of_reload(node: Node, name: EngineName, inspection: Inspection, reload: Relo
 
 
 def tell(node: Node, name: EngineName, inspection: Inspection, reload: Reload, folder: str) -> None:
-    """Say in one line of the log what this reload touches. Raises Stopped."""
+    """Log in one line what this reload affects. Raises Stopped."""
     impact = of_reload(node, name, inspection, reload, folder)
     log.get().info("What the reload touches", key="reload-impact", engine=name, **for_log(impact))
 
 
 def unit_of(inspection: Inspection, reload: Reload) -> str | None:
-    """Return the unit that a restart of the engine restarts; None where that is a distribution's doing, or unknown.
+    """Return the unit that restarts with the engine; None if a distribution restarts the engine, or if unknown.
 
-    Where the engine ends at a signal, systemd starts its unit again, and with it what depends on that.
+    If the engine ends at a signal, systemd starts its unit again, and the units that depend on it.
     """
     if reload.unit is not None or reload.watched_by:
         return reload.unit
@@ -349,7 +350,7 @@ def _find_running(node: Node, name: EngineName, inspection: Inspection, folder: 
 
 
 def _find_units(node: Node, unit: str | None) -> tuple[tuple[Unit, ...] | None, str]:
-    """Return the running units that systemd restarts or stops with `unit`; None, and why, where it does not say."""
+    """Return the running units that systemd restarts or stops with `unit`; None and the reason if unknown."""
     if unit is None:
         return None, "the engine is not restarted by a unit of its own"
     try:
@@ -359,7 +360,7 @@ def _find_units(node: Node, unit: str | None) -> tuple[tuple[Unit, ...] | None, 
 
 
 def _followed(node: Node, unit: str) -> tuple[tuple[Unit, ...] | None, str]:
-    """Return the same for a unit that is known, however long the way to those that depend on it."""
+    """Return the same for a known unit, including indirectly dependent units."""
     known = {unit}
     found: list[Unit] = []
     asked: dict[str, Unit | None] = {unit: None}
@@ -369,12 +370,12 @@ def _followed(node: Node, unit: str) -> tuple[tuple[Unit, ...] | None, str]:
         shown = node.services.properties(list(asked), (_STATE, *_RESTARTED, *_STOPPED))
         if shown is None:
             return None, f"systemd does not say which units depend on {', '.join(asked)}"
-        # what is down stays as it is, and so does what depends on that alone
+        # a unit that is down stays down, and so do the units that depend on it alone
         up = {name: why for name, why in asked.items() if shown[name].get(_STATE) not in _DOWN}
         found += [why for why in up.values() if why is not None]
         asked = {}
         for of, why in up.items():
-            # one that only stops with another is not restarted, and so nothing is for its sake
+            # a unit that is only stopped is not restarted, so it restarts no other unit
             leads_on = why is None or why.setting in _RESTARTED.values()
             for theirs, setting in (_RESTARTED | _STOPPED).items() if leads_on else ():
                 new = [name for name in shown[of].get(theirs, "").split() if name not in known]
@@ -384,5 +385,5 @@ def _followed(node: Node, unit: str) -> tuple[tuple[Unit, ...] | None, str]:
 
 
 def _only(units: tuple[Unit, ...] | None, settings: Mapping[str, str]) -> tuple[Unit, ...] | None:
-    """Return those of the units that have one of the settings."""
+    """Return the units that have one of the settings."""
     return None if units is None else tuple(each for each in units if each.setting in settings.values())

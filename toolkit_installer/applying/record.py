@@ -1,4 +1,4 @@
-"""What the receipt says of a change: all that is about to be done, before it is; what stands there, once it is done."""
+"""Build the receipt of a change: all that it will do, before it begins; what is installed, once it is done."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from toolkit_installer.toolkit.payload import is_usable_runtime
 
 
 class Recorder:
-    """Makes the receipt of a change that is about to begin. Looks at the node's folders, and writes nothing."""
+    """Builds the receipt of a change that is about to begin. Inspects the node's folders, and writes nothing."""
 
     def __init__(
         self, node: Node, settings: Settings, store: ReceiptStore, pid_path: str, pid_folders: tuple[str, ...]
     ) -> None:
-        """`pid_folders` are those that are made for the PID file."""
+        """`pid_folders` are the folders that were created for the PID file."""
         self._node = node
         self._settings = settings
         self._store = store
@@ -36,11 +36,11 @@ class Recorder:
         self._pid_folders = pid_folders
 
     def require_recordable(self, seen: Prepared) -> None:
-        """Raise ConfigurationError where the receipt of the change could not be written so that it is read again."""
+        """Raise ConfigurationError if the receipt of the change could not be written and read back."""
         self._store.require_recordable(self.begun(seen, ()))
 
     def begun(self, seen: Prepared, created: tuple[str, ...]) -> Receipt:
-        """Return the receipt that is to stand before the first change; `created` are folders made for it already."""
+        """Return the receipt to save before the first change; `created` are folders already created for it."""
         previous = seen.receipt
         work = seen.plan.toolkit
         old = previous.toolkit_files if previous is not None else ()
@@ -51,7 +51,7 @@ class Recorder:
         folders = dict.fromkeys([*known, *created])
         for folder in dict.fromkeys(map(os.path.dirname, _places(seen))):
             folders.update(dict.fromkeys(self._node.files.missing_folders(folder)))
-        # the receipt's own folder goes with the receipt, not with these
+        # the receipt's own folder is removed with the receipt, not with these
         folders.pop(self._store.folder, None)
         return Receipt(
             state=State.APPLYING,
@@ -61,7 +61,7 @@ class Recorder:
             folders=tuple(folders),
             pid_file=self._pid_path,
             pid_folders=tuple(dict.fromkeys([*old_pid_folders, *self._pid_folders])),
-            # engines that are configured and not asked for now stay recorded until they are reverted
+            # engines that are configured but not requested now stay recorded until they are reverted
             engines=(
                 *(record for record in others if record.name not in {engine.name for engine in seen.plan.engines}),
                 *(self._engine(seen, engine) for engine in seen.plan.engines),
@@ -74,7 +74,7 @@ class Recorder:
         )
 
     def _adopted(self, folder: str) -> tuple[str, ...]:
-        """Return the toolkit's folders if an installer's files are in them that no receipt names."""
+        """Return the toolkit's folders if they hold an installer's files that no receipt names."""
         if not layout.known(self._node.files.list(folder)):
             return ()
         return (folder, *(f"{folder}/{place}" for place in layout.FOLDERS))
@@ -86,7 +86,7 @@ class Recorder:
         files = [_file(engine, work, wanted, old.get(wanted.path)) for wanted in work.desired.files]
         process = work.inspection.process if work.reload_why else None
         if work.leaves:
-            files.reverse()  # as they were written: whoever is killed on the way back goes that way again
+            files.reverse()  # the order of writing, which a revert after a kill reverses again
         return EngineRecord(
             name=work.name,
             socket=work.inspection.socket,
@@ -102,7 +102,7 @@ class Recorder:
 
 
 def _defaults(engine: Engine, work: EngineWork, previous: EngineRecord | None) -> tuple[tuple[str, str], ...]:
-    """Return the default runtimes that the engine's files name, by role; the earlier one where they name ours."""
+    """Return the default runtimes that the engine's files name, by role; the recorded one if they name ours."""
     ours = {*work.desired.served, *(dict(previous.handlers) if previous is not None else ())}
     earlier = dict(previous.defaults) if previous is not None else {}
     found = {file.role: engine.default_of(file) for file in work.inspection.files}
@@ -111,7 +111,7 @@ def _defaults(engine: Engine, work: EngineWork, previous: EngineRecord | None) -
 
 
 def settled(seen: Prepared, receipt: Receipt, copies: tuple[Copy, ...]) -> Receipt:
-    """Return the receipt of a change that is done, which records only what stands on the node now."""
+    """Return the receipt of a finished change, which records only what is on the node now."""
     works = {work.path: work for work in seen.plan.specifications}
     kept = (installed.settled(works[file.path], file) for file in receipt.specifications)
     left = {work.name for work in seen.plan.engines if work.leaves}
@@ -127,7 +127,7 @@ def settled(seen: Prepared, receipt: Receipt, copies: tuple[Copy, ...]) -> Recei
 
 
 def _switched(seen: Prepared) -> tuple[EngineName, ...]:
-    """Return the engines in which CDI is on by an edit of ours that this change takes out, or an earlier one did."""
+    """Return the engines in which our edit that enables CDI is removed, by this change or an earlier one."""
     previous = seen.receipt
     if previous is None:
         return ()
@@ -138,7 +138,7 @@ def _switched(seen: Prepared) -> tuple[EngineName, ...]:
 
 
 def _has_read(seen: Prepared, name: EngineName) -> bool:
-    """Tell whether an engine has read its files without our edit for CDI: it was restarted, or CDI is off in it."""
+    """Return whether an engine has read its files without our CDI edit: it was restarted, or has CDI off."""
     work = next((work for work in seen.plan.engines if work.name == name), None)
     if work is None:
         return False
@@ -152,7 +152,7 @@ def _content(file: ToolkitFile) -> Content:
 
 
 def _places(seen: Prepared) -> list[str]:
-    """Return the paths of all files that the change puts in place."""
+    """Return the paths of all files that the change writes."""
     work = seen.plan.toolkit
     paths = [f"{work.folder}/{file.name}" for file in work.files]
     paths += [
@@ -166,14 +166,14 @@ def _specifications(seen: Prepared) -> tuple[FileRecord, ...]:
     old = {file.path: file for file in (seen.receipt.specifications if seen.receipt is not None else ())}
     works = {work.path: work for work in seen.plan.specifications}
     records = [installed.recorded(work, old.get(path)) for path, work in works.items()]
-    # of one that is to be made of device nodes to come, nothing is known yet: it stays recorded
+    # a specification that needs device nodes which do not exist yet is not planned: it stays recorded
     unknown = [record for path, record in old.items() if path not in works]
     return tuple(record for record in (*records, *unknown) if record is not None)
 
 
 def _file(engine: Engine, work: EngineWork, wanted: DesiredFile, previous: FileRecord | None) -> FileRecord | None:
     if wanted.target == wanted.base and previous is None and not wanted.changes:
-        return None  # not ours, and not touched
+        return None  # not ours, and not changed
     signalled = work.reload.mode is ReloadMode.SIGNAL
     if work.leaves and previous is not None:
         return memory.going_back(engine, previous, wanted, signalled=signalled)
@@ -184,7 +184,7 @@ def _file(engine: Engine, work: EngineWork, wanted: DesiredFile, previous: FileR
 
 
 def _settled_engine(seen: Prepared, record: EngineRecord) -> EngineRecord:
-    """Return an engine's record once its change is done; unchanged if the change was about another engine."""
+    """Return an engine's record after its change; unchanged if the change was about another engine."""
     work = next((work for work in seen.plan.engines if work.name == record.name), None)
     if work is None:
         return record

@@ -1,12 +1,9 @@
-"""Reloading an engine: its files are brought to given contents, the engine to reading them, and its answers are heard.
+"""Reload an engine: write its files, make it read them, and query it until it serves what they say.
 
-Only these prove that it took a change over: it is asked (the adapter's `ask`) until it serves what its files say.
-
-Verifying: an engine that serves, told from one that answers once and ends.
-
-Restarting an engine's unit, without waiting for an engine that waits for this process in turn.
-
-Telling that an engine is waited for: elapsed time on a person's terminal, else a log line every 5 seconds.
+Only the engine's answers (the adapter's `ask`) prove that it loaded a change. An engine counts as serving once it has
+answered correctly twice in one process, so that one that answers once and crashes does not count. A unit is restarted
+without waiting for an engine that in turn waits for this process. While an engine is waited for, the elapsed time is
+shown on a terminal, or logged every 5 seconds.
 """
 
 from __future__ import annotations
@@ -34,13 +31,13 @@ from toolkit_installer.settings import ReloadMode
 
 _ASK_SECONDS = 5.0
 _ENDS = 2
-"""How often it may end after a good answer: once somebody else may have restarted it."""
+"""How often an engine may end after a good answer; the first time, another program may have restarted it."""
 _FALLEN = ("failed", "inactive")
-"""States of a unit that systemd does not start by itself: where it will, it says "activating"."""
+"""States in which systemd does not start a unit by itself: where it will, the state is "activating"."""
 
 
 class NotServedError(InstallerError):
-    """The engine does not serve what it should in time. `answers`: it lives, and answered last."""
+    """The engine does not serve its configuration in time. `answers`: it is alive, and answered last."""
 
     def __init__(self, reason: str, *, answers: bool) -> None:
         super().__init__(reason)
@@ -48,53 +45,53 @@ class NotServedError(InstallerError):
 
 
 class NotSignalledError(NotServedError):
-    """The engine would die of a signal on its files as they are."""
+    """A signal would end the engine, given its files as they are."""
 
 
 class Switch(msgspec.Struct, frozen=True):
-    """One change of an engine: its files, how it is reloaded (NONE: not at all), what it should then say.
+    """One change of an engine: its files, how to reload it (NONE: not at all), and how to check its answer.
 
-    `wrong` returns in words what is wrong with the live engine's answer; nothing when all is well.
+    `wrong` returns messages about what is wrong with the live engine's answer; an empty list if it is correct.
     """
 
     engine: Engine
     inspection: Inspection
-    """The engine as it was found before the change."""
+    """The engine as inspected before the change."""
     files: Sequence[DesiredFile]
-    """What its files are to hold, their targets, in the order in which they are written."""
+    """The files with their target contents, in the order of writing."""
     reload: Reload
     wrong: Callable[[Live], list[str]]
     last_resort: bool = False
-    """The engine must come back with this: what fails is tried once more, and waited for in any case."""
+    """The engine must come back with these files: a failed reload is repeated, and always waited for."""
     leaves: str = ""
-    """The folder of the toolkit whose handlers the engine is to forget; empty: of none."""
+    """The toolkit folder whose handlers the engine is to forget; empty: none."""
 
 
 class Switcher:
-    """Makes switches."""
+    """Carries out switches."""
 
     def __init__(self, node: Node, attention: Attention, seconds: float, store: str) -> None:
-        """`seconds`: what an engine gets to serve a change. `store`: the receipt's folder."""
+        """`seconds`: how long an engine may take to serve a change. `store`: the receipt's folder."""
         self.node = node
         self.writer = Writer(node, store)
         self.attention = attention
         self.seconds = seconds
         self.reloads = 0
-        """How often an engine was asked to reload."""
+        """How many reloads were attempted."""
         self.unseen: list[str] = []
         """The engines whose restart was left to systemd."""
         self._tick: Callable[[], None] = lambda: None
-        """Tells that an engine is waited for."""
+        """Reports that an engine is waited for."""
         self._away: Callable[[], float] = lambda: 0.0
-        """Tells for how many seconds."""
+        """Returns the seconds waited."""
         self._signalled = False
-        """Whether an engine was signalled: one that is down since may have died of it."""
+        """Whether an engine was signalled: an engine that is down since may have died of the signal."""
 
     def make(self, switch: Switch, *, interruptible: bool) -> None:
-        """Write the files, reload, and wait until the engine serves them.
+        """Write the files, reload the engine, and wait until it serves them.
 
-        Raises ChangedMeanwhileError, NotServedError, NodeError; Stopped if `interruptible` and a signal came, or where
-        the engine waits for this process, which is asked to stop, and this is no last resort.
+        Raises ChangedMeanwhileError, NotServedError, NodeError; Stopped if `interruptible` and a signal came, or if the
+        engine waits for this process, which was told to stop, and this is no last resort.
         """
         with contextlib.nullcontext() if interruptible else signals.deferred():
             self._make(switch, interruptible=interruptible)
@@ -112,8 +109,8 @@ class Switcher:
             try:
                 self._reload(switch, interruptible=interruptible)
             except NotServedError:
-                # an engine that is gone reads the file at its start; one that hangs may have a signal pending,
-                # and has crashed on less than explicit values
+                # an engine that is gone reads the file at its start; one that hangs may have a signal pending, and has
+                # crashed on less than explicit values
                 if switch.last_resort and process_of(self.node, switch.engine.name, switch.inspection.socket) is None:
                     self._write(switch.engine, final)
                 raise
@@ -124,7 +121,7 @@ class Switcher:
             self.writer.write(engine, step.file, step.target, step.metadata)
 
     def _reload(self, switch: Switch, *, interruptible: bool) -> None:
-        """Reload the engine, a last resort twice, and wait for it to serve. Raises NotServedError, Stopped."""
+        """Reload the engine (a last resort twice) and wait for it to serve. Raises NotServedError, Stopped."""
         process = switch.inspection.process
         if switch.reload.restarts and process is not None and runs(process):
             refusal = switch.engine.refusal(self.node, process)
@@ -168,7 +165,7 @@ class Switcher:
             self._wait_for(switch, interruptible=interruptible)
 
     def _wait_for(self, switch: Switch, *, interruptible: bool) -> None:
-        """Have the engine reload, and wait until it serves. Raises NotServedError, Stopped."""
+        """Make the engine reload, and wait until it serves. Raises NotServedError, Stopped."""
         name = switch.engine.name
         heard = ""
         unit = switch.reload.unit
@@ -192,10 +189,10 @@ class Switcher:
         self._until_served(switch, heard, to_signal=unit is None, interruptible=interruptible)
 
     def _until_served(self, switch: Switch, heard: str, *, to_signal: bool, interruptible: bool) -> None:
-        """Wait until `switch.wrong` has nothing to say against what the engine answers, twice in one process' life.
+        """Wait until `switch.wrong` accepts the engine's answers twice in one process' life.
 
-        `to_signal`: one that has just answered is signalled first. `heard` is what is said first of an engine that does
-        not come to serve. Raises NotServedError; Stopped if it is `interruptible` and a signal came.
+        `to_signal`: signal the engine after its first answer. `heard` is the start of the error message if the engine
+        does not come to serve. Raises NotServedError; Stopped if it is `interruptible` and a signal came.
         """
         before = switch.inspection.process
         steady = Steadiness(time.monotonic() + self.seconds)
@@ -206,7 +203,7 @@ class Switcher:
             except EngineSilentError as error:
                 last, answers = error.reason, False
                 steady.ended()
-                # neither comes back by itself: the sooner the next is tried, the better
+                # neither state recovers by itself: the sooner the next step is tried, the better
                 if isinstance(error, EngineBrokenError) or self._fallen(switch) is not None:
                     raise NotServedError(f"{heard}{last}", answers=False) from error
             else:
@@ -214,7 +211,7 @@ class Switcher:
                 last, answers = "; ".join([*(["it was not restarted"] if stale else []), *switch.wrong(live)]), True
                 restarted = switch.reload.restarts and live.process != before and not last
                 if to_signal and not restarted:
-                    # never one that does not answer: dockerd dies of a signal while it starts
+                    # never signal an engine that does not answer: dockerd dies of a signal while it starts
                     if self._signal(switch, live):
                         to_signal = False
                         continue
@@ -229,7 +226,7 @@ class Switcher:
                 raise Stopped(self.attention.stop)
 
     def _rest(self, steady: Steadiness, last: str, *, answers: bool) -> None:
-        """Wait until the engine is to be asked again. Raises NotServedError once its time is over."""
+        """Wait until the next query is due. Raises NotServedError once the time is over."""
         seconds = steady.pause()
         if seconds is None:
             raise NotServedError(f"{last} (waited {self.seconds:g} s)", answers=answers)
@@ -237,7 +234,7 @@ class Switcher:
         self.attention.take_pending(seconds)
 
     def _fallen(self, switch: Switch) -> str | None:
-        """Return the unit of an engine that ended and that nothing starts again; None for all others."""
+        """Return the unit of an engine that ended and that systemd will not start again, else None."""
         process = switch.inspection.process
         if process is None or process.unit is None or runs(process):
             return None
@@ -245,9 +242,9 @@ class Switcher:
         return process.unit if state in _FALLEN else None
 
     def _restart(self, switch: Switch, unit: str) -> str:
-        """Restart the unit; return what was heard if it failed. Raises NotServedError unless it is the last resort.
+        """Restart the unit; return the error text if it failed. Raises NotServedError unless it is the last resort.
 
-        Raises Stopped where the engine waits for this process. systemd restarts it all the same, as soon as it can.
+        Raises Stopped if the engine waits for this process; systemd restarts it all the same, as soon as it can.
         """
         waits = switch.inspection.process if switch.reload.ends_after_calls else None
         try:
@@ -261,11 +258,11 @@ class Switcher:
         return ""
 
     def _signal(self, switch: Switch, live: Live) -> bool:
-        """Signal the engine that has just answered; tell whether that could be done. Raises NotSignalledError."""
+        """Signal the engine that has just answered; return whether that succeeded. Raises NotSignalledError."""
         if live.process is None:
             return False
         try:
-            for step in switch.files:  # as they are now, whoever wrote them
+            for step in switch.files:  # as they are now, whichever program wrote them
                 live.refuse_signal(self.node.files.content(step.file.path))
         except ConfigurationError as error:
             raise NotSignalledError(f"{error.reason}; it was not signalled", answers=True) from error
@@ -283,7 +280,7 @@ class Switcher:
         return True
 
     def _told(self, switch: Switch, error: NotServedError, began: float) -> NotServedError:
-        """Return the error with what the unit's log has to say, where the engine has a unit and it is not told yet."""
+        """Return the error with the last lines of the unit's log added, unless it has them or there is no unit."""
         process = switch.inspection.process
         unit = switch.reload.unit or (process.unit if process is not None else None)
         if unit is None or LOG_SAYS in error.reason:
@@ -306,30 +303,30 @@ def _tell(switch: Switch, live: Live, before: Process | None, seconds: float) ->
 
 _PAUSE_SECONDS = 0.1
 STEADY_SECONDS = 1.0
-"""How long after its first good answer an engine is asked again: one that then crashes has served nobody."""
+"""How long after its first good answer an engine is queried again: one that then crashes has served nothing."""
 
 
 class Steadiness(msgspec.Struct):
-    """The good answers of one engine: a second one counts, of the same process.
+    """Counts the good answers of one engine; two in a row from the same process are needed.
 
     `deadline`: by time.monotonic().
     """
 
     deadline: float
     _served: Live | None = None
-    """Its last answer, if that was as it should be."""
+    """The last answer, if it was good."""
     _first: bool = False
     """That answer was the first of its process."""
     ends: int = 0
-    """How often it ended after it had served."""
+    """How often the engine ended after a good answer."""
 
     @property
     def remaining(self) -> float:
-        """Seconds to the deadline; none are left below 0."""
+        """Seconds to the deadline; negative once it has passed."""
         return self.deadline - time.monotonic()
 
     def confirmed(self, live: Live | None) -> bool:
-        """Take a good answer, or None for another one; tell whether it is the second good one of one process."""
+        """Record a good answer, or None for any other; return whether it is the second good one of one process."""
         again = self._served is not None and live is not None and self._served.process == live.process
         if self._served is not None and live is not None and not again:
             self.ends += 1
@@ -337,14 +334,14 @@ class Steadiness(msgspec.Struct):
         return again
 
     def ended(self) -> None:
-        """Take it that the engine does not answer."""
+        """Record a failed query."""
         self.ends += self._served is not None
         self._served, self._first = None, False
 
     def pause(self) -> float | None:
-        """Return the seconds until it is to be asked again, None once the time is over.
+        """Return the seconds until the next query, None once the time is over.
 
-        After a first good answer it is asked once more in any case.
+        After a first good answer, one more query is always made.
         """
         if self._first:
             self.deadline = max(self.deadline, time.monotonic() + STEADY_SECONDS + _PAUSE_SECONDS)
@@ -353,15 +350,16 @@ class Steadiness(msgspec.Struct):
 
 
 _END_SECONDS = 5.0
-"""What an engine gets to end, once this process is asked to stop, before it is taken to wait for that."""
+"""How long an engine may take to end after this process was told to stop, before it counts as waiting for this process.
+"""
 
 
 def runs(process: Process) -> bool:
-    """Tell whether this very process still runs."""
+    """Return whether this very process still runs."""
     return processes.inspect_process(process.pid) == process
 
 
-def restart(  # what a restart depends on
+def restart(  # the inputs of a restart
     services: Services,
     unit: str,
     seconds: float,
@@ -369,18 +367,18 @@ def restart(  # what a restart depends on
     calls: Process | None,
     tick: Callable[[], None],
 ) -> None:
-    """Have systemd restart the unit within `seconds`, and wait for it; `tick` is called now and then.
+    """Make systemd restart the unit within `seconds`, and wait for it; call `tick` now and then.
 
-    `calls` is the engine's process where it ends only once it has answered every call: whoever asks this process to
-    stop by way of such an engine waits for its answer, the engine for that call, and the call for this process.
-    Raises Stopped then, as far as it can be told; systemd restarts the unit all the same, as soon as it can. Raises
+    `calls` is the engine's process if it ends only once it has answered every call. A client that stops this process
+    through such an engine waits for the engine's answer, the engine for that call, and the call for this process. As
+    far as that can be detected, Stopped is raised; systemd restarts the unit all the same, as soon as it can. Raises
     ProgramError.
     """
     if calls is None:
         services.restart(unit, seconds=seconds)
         return
     if attention.awaited_by == calls and attention.stop is not None and runs(calls):
-        raise Stopped(attention.stop)  # systemd is asked already, and reads what is in place by the time it starts it
+        raise Stopped(attention.stop)  # systemd has the request, and the engine reads its files at its start
     until: float | None = None
 
     def leave_it_if_it_waits() -> None:
@@ -400,13 +398,13 @@ def restart(  # what a restart depends on
 
 _LINE_SECONDS = 5.0
 _FIRST_SECONDS = 0.5
-"""What is over sooner is not told of."""
+"""Waits that end sooner are not reported."""
 _TURN_SECONDS = 0.1
 _TURNS = "|/-\\"
 
 
 class Patience:
-    """How long one engine has been waited for. `now` returns seconds, and never goes back."""
+    """The waiting time for one engine. `now` is a monotonic clock in seconds."""
 
     def __init__(self, engine: str, now: Callable[[], float] = time.monotonic) -> None:
         self.line = StatusLine(on=log.is_for_people())
@@ -417,11 +415,11 @@ class Patience:
         self._turns = itertools.cycle(_TURNS)
 
     def elapsed(self) -> float:
-        """Return how long it has been, in seconds."""
+        """Return the seconds waited so far."""
         return self._now() - self._began
 
     def tick(self) -> None:
-        """Tell how long it has been, if it is time to."""
+        """Report the waiting time, if a report is due."""
         now = self._now()
         if now < self._next:
             return
@@ -441,7 +439,7 @@ class Patience:
 
 @contextlib.contextmanager
 def patience(engine: str) -> Iterator[Patience]:
-    """Tell that `engine` is waited for, while its unit's restart runs as well."""
+    """Report inside the block that `engine` is waited for, also while systemctl restarts its unit."""
     telling = Patience(engine)
     try:
         with programs.telling(telling.tick):

@@ -1,20 +1,17 @@
-"""How often the engine may be reloaded for installing: a crash-looping pod must not take it down with it.
+"""Limit reloads: how often engines may be reloaded for installing, and when (`--reload-when`).
 
-The times are kept in a small file of the node beside the PID file. It survives cleanup, which is what a crash loop
-does each time, and it expires by itself: with the boot, and with the time that the budget speaks of.
+The budget keeps a crash-looping pod from taking the engine down with it. The times of reloads are in a small file on
+the node beside the PID file. It survives cleanup, which a crash loop runs each time, and expires by itself: with the
+boot, and with the budget's time span.
 
-An install that was done and served, and was then taken back on purpose (by `uninstall`, or because the DaemonSet is
-gone), was no part of such a loop: its reloads count no more, so that whoever tries something out is not stopped. They
-are remembered all the same, as a label that comes and goes makes a loop of such installs, too: of them there may be
-four times as many. A cleanup for any other reason, such as a TERM, forgives nothing: it may be the reload that caused
-it.
+An installation that was served and then reverted on purpose (by `uninstall`, or because the DaemonSet is gone) is not
+part of such a loop: its reloads are forgiven, so that an administrator who experiments is not stopped. Forgiven reloads
+are recorded too, as a label that comes and goes also loops: together with the counted ones there may be four times as
+many. A cleanup for any other reason, such as a TERM, forgives nothing: the reload may have caused it. The reloads of a
+run that a person starts in a shell are recorded as forgiven.
 
-A run that a person starts in a shell is no part of a loop either: its reloads are remembered with these.
-
-Decides whether the engines may be reloaded now, and keeps what is waited for if not.
-
-Asked before anything of a change is written: while it waits, a node stays as it was, so that neither a kill nor an
-engine that somebody else restarts meets a change that is half made. Cleanup and rollback are never asked about.
+The gate is checked before a change writes anything: while a reload is pending, the node stays as it was, so that
+neither a kill nor an engine that another program restarts meets a half-made change. Cleanup and rollback pass no gate.
 """
 
 from __future__ import annotations
@@ -44,25 +41,25 @@ if TYPE_CHECKING:
 FILE = "toolkit-installer.reloads"
 _MODE = 0o644
 _COUNTING, _FORGIVEN = "reloads", "taken_back"
-"""The keys of the file. Packages that know the first alone forget the others when they write it."""
+"""The keys of the file. Releases that know only the first drop the second when they write the file."""
 _WITH_FORGIVEN = 4
 """How many times the budget the sum of counted and forgiven reloads may be."""
 
 
 class Reloads(msgspec.Struct, frozen=True):
-    """Seconds since the boot at which reloads for installing were made: those that count, and the others."""
+    """The times of reloads for installing, in seconds since the boot: those that count, and the forgiven ones."""
 
     counting: tuple[float, ...] = ()
     forgiven: tuple[float, ...] = ()
 
 
 def remembered(content: bytes, boot: str, now: float, seconds: float) -> Reloads:
-    """Return the times of this boot that are not over. What cannot be read is nothing. Pure."""
+    """Parse the reload times; drop expired ones and those of other boots. Unreadable content has none. Pure."""
     return Reloads(*(recent(content, boot, now, seconds, key) for key in (_COUNTING, _FORGIVEN)))
 
 
 def recent(content: bytes, boot: str, now: float, seconds: float, key: str = _COUNTING) -> tuple[float, ...]:
-    """Return one list of times, as `remembered` does. Pure."""
+    """Parse one of the two lists of times. Pure."""
     try:
         body = json.loads(content)
         if body["boot"] != boot:
@@ -73,7 +70,7 @@ def recent(content: bytes, boot: str, now: float, seconds: float, key: str = _CO
 
 
 def refusal(times: Sequence[float], now: float, budget: tuple[int, float], why: str = "") -> str | None:
-    """Return why another reload is refused, None if it is not. Pure."""
+    """Return why another reload is refused, None if it is allowed. Pure."""
     count, seconds = budget
     if len(times) < count:
         return None
@@ -85,7 +82,7 @@ def refusal(times: Sequence[float], now: float, budget: tuple[int, float], why: 
 
 
 def refusal_of_any(reloads: Reloads, now: float, budget: tuple[int, float]) -> str | None:
-    """Return why another reload is refused, be it for those that count or for all, None if it is not. Pure."""
+    """Return why another reload is refused by the limit for counted ones or for all, None if it is allowed. Pure."""
     count, seconds = budget
     every = (*reloads.counting, *reloads.forgiven)
     why = ", and what was installed was taken back each time"
@@ -93,7 +90,7 @@ def refusal_of_any(reloads: Reloads, now: float, budget: tuple[int, float]) -> s
 
 
 class ReloadBudget:
-    """The budget of one node."""
+    """The reload budget of one node."""
 
     def __init__(self, files: Files, pid_path: str, budget: tuple[int, float]) -> None:
         self.files = files
@@ -101,7 +98,7 @@ class ReloadBudget:
         self.budget = budget
 
     def tidy(self) -> None:
-        """Remove what a killed run left half written beside the file. Raises NodeError."""
+        """Remove temporary files of killed runs beside the file. Raises NodeError."""
         self.files.sweep(self.path)
 
     def require_reload(self) -> None:
@@ -124,8 +121,8 @@ class ReloadBudget:
             self._write(Reloads((*reloads.counting, now), reloads.forgiven))
 
     def forgive(self) -> None:
-        """Stop counting the reloads of a change that was served, and has been reverted on purpose. Raises NodeError."""
-        # it is written whatever it says: what is done to the node must not depend on how long ago the reloads were
+        """Stop counting the reloads of a change that was served and reverted on purpose. Raises NodeError."""
+        # written even if nothing changes: the node's changes must not depend on how long ago the reloads were
         if self.files.read_file(self.path) is not None:
             reloads = self._reloads()
             self._write(Reloads((), (*reloads.forgiven, *reloads.counting)))
@@ -143,24 +140,24 @@ class ReloadBudget:
 
 
 class ReloadPendingError(ConfigurationError):
-    """A reload is due and not allowed yet; nothing of the engines was changed."""
+    """A reload is due and not allowed yet; no file of an engine was changed."""
 
 
 class ReloadGate:
-    """Of one run."""
+    """Decides for one run whether the engines may be reloaded now, and keeps the pending reload if not."""
 
     def __init__(self, settings: Settings, node: Node) -> None:
         self._when = settings.reload_when
         self._node = node
         self.pending: Pending | None = None
-        """What is waited for, as far as the last look went."""
+        """The pending reload, as of the last check."""
         self.watched: Watched = ()
-        """Paths that change when it may be over, with their identities from that look."""
+        """Paths that change when the wait may be over, with their identities at the last check."""
 
     def require(self, seen: Prepared) -> None:
-        """Raise ReloadPendingError where a reload is due and not allowed now; say so, unless that was said.
+        """Raise ReloadPendingError if a reload is due and not allowed now; log that once.
 
-        Raises ConfigurationError, NodeError for a time zone that cannot be read; Stopped.
+        Raises ConfigurationError, NodeError if the time zone cannot be read; Stopped.
         """
         waited, self.watched = self.pending, ()
         pending = self.looked_at(seen)
@@ -178,7 +175,7 @@ class ReloadGate:
         )
 
     def _wait_for(self, pending: Pending) -> None:
-        """Note what is waited for, and say it once, and when the reason is another one."""
+        """Record the pending reload; log it the first time, and when the reason changes."""
         waited, self.pending = self.pending, pending
         if waited is None:
             log.get().warning(
@@ -198,7 +195,7 @@ class ReloadGate:
             )
 
     def looked_at(self, seen: Prepared) -> Pending | None:
-        """Return what a change would have to wait for, None where it may be made now. Raises likewise."""
+        """Return the reload that a change has to wait for, None if it may be made now. Raises as `require` does."""
         engines = due(seen)
         if not engines or self._when == NOW:
             return None
@@ -212,9 +209,9 @@ class ReloadGate:
         return Pending(engines, f"the node is not idle: {found.words}", since, None, served) if found.why else None
 
     def is_worth_a_look(self, events: Collection[str]) -> bool:
-        """Tell whether what is waited for may be over, after these events of `idling`.
+        """Return whether the wait may be over after these events of `idling`.
 
-        An engine that somebody restarted may serve what it is to serve by now.
+        An engine that another program restarted may serve its target configuration by now.
         """
         if self.pending is None or not {idling.BUSY, idling.ENGINE, idling.LATER}.intersection(events):
             return False
@@ -223,21 +220,21 @@ class ReloadGate:
         try:
             closed = self._closed()
         except InstallerError:
-            return True  # a look says what is wrong
-        if closed is not None:  # somebody may have set the clock, or the time zone
+            return True  # the next check reports the error
+        if closed is not None:  # an administrator may have set the clock, or the time zone
             reason, opens = closed
             self._wait_for(msgspec.structs.replace(self.pending, reason=reason, opens=opens))
         return closed is None
 
     def seconds(self) -> float | None:
-        """Return in how many seconds the next window opens, None where none is waited for, or one is open already."""
+        """Return the seconds until the next window opens; None if no window is waited for, or one is open."""
         opens = self.pending.opens if self.pending is not None else None
         remaining = opens - machine.now() if opens is not None else 0.0
         return remaining if remaining > 0 else None
 
     def _closed(self) -> tuple[str, float | None] | None:
-        """Return in words that no window is open, and when the next one is; None where one is open."""
-        from toolkit_installer.applying import reload_windows  # noqa: PLC0415  # few runs wait for one
+        """Return a text that no window is open, and when the next opens; None if one is open."""
+        from toolkit_installer.applying import reload_windows  # noqa: PLC0415  # few runs wait for a window
         from toolkit_installer.node import machine  # noqa: PLC0415  # likewise
 
         name, of_node = machine.of_node(self._node)
@@ -249,7 +246,7 @@ class ReloadGate:
         return f"it is outside of {self._when} ({name}, the node's time zone): {when}", opens
 
     def _busy(self, seen: Prepared) -> Busy:
-        from toolkit_installer.applying import gpu_containers  # noqa: PLC0415  # few runs wait for that
+        from toolkit_installer.applying import gpu_containers  # noqa: PLC0415  # few runs wait for an idle node
 
         unseen = [
             work.name
@@ -265,7 +262,7 @@ class ReloadGate:
 
 
 def due(seen: Prepared) -> tuple[str, ...]:
-    """Return the engines that a change would reload, those that are given back with it too. Pure."""
+    """Return the engines that a change would reload, including those that it reverts. Pure."""
     recorded = seen.receipt.engines if seen.receipt is not None else ()
     names = [str(work.name) for work in seen.plan.engines if work.reload_why]
     given_back = [str(record.name) for record in plan_of.superseded(recorded, seen.plan)]
@@ -274,7 +271,7 @@ def due(seen: Prepared) -> tuple[str, ...]:
 
 
 def _served(seen: Prepared) -> bool:
-    """Tell whether all engines serve already what they are to serve. Pure."""
+    """Return whether all engines serve their target configuration already. Pure."""
     answers = [(work, work.inspection.live) for work in seen.plan.engines]
     return all(live is not None and not plan_of.differences(live, work.desired) for work, live in answers)
 

@@ -1,9 +1,8 @@
-"""A reload that is due and not allowed yet, as a value that is remembered and shown. Pure.
+"""The pending reload as a value, and the time windows of `--reload-when`, such as `Sat 02:00-04:00`. Pure.
 
-Windows of time in the words of `--reload-when`, such as `Sat 02:00-04:00`: read, and compared with a clock. Pure.
-
-A window is what a clock on the wall of the node shows, and nothing else. So where clocks are put back, an hour that
-comes twice is in the window twice; where they are put forward, an hour that does not come is in none.
+A pending reload is saved and printed. Windows are parsed, and compared with a clock. A window is what a wall clock on
+the node shows, and nothing else: when clocks are set back, a repeated hour is in the window twice; when they are set
+forward, a skipped hour is in none.
 """
 
 from __future__ import annotations
@@ -16,37 +15,37 @@ from typing import Any
 import msgspec
 
 NOW, IDLE = "now", "idle"
-"""The words of `--reload-when` that stand for no window."""
+"""The words of `--reload-when` that name no window."""
 
 
 class Pending(msgspec.Struct, frozen=True):
-    """What is waited for."""
+    """A reload that is due and not allowed yet."""
 
     engines: tuple[str, ...]
-    """Those that are to be reloaded."""
+    """The engines to reload."""
     reason: str
-    """Why that is not allowed, in words."""
+    """Why the reload is not allowed, as text."""
     since: float
     """When the run began to wait: seconds since 1970."""
     opens: float | None = None
-    """When the next window opens: seconds since 1970. None where no window is waited for."""
+    """When the next window opens: seconds since 1970. None if no window is waited for."""
     served: bool = False
-    """The engines serve already what they are to serve."""
+    """Whether the engines serve their target configuration already."""
 
     @property
     def words(self) -> str:
-        """What a person is told."""
+        """The pending reload as one sentence."""
         return f"A reload of {', '.join(self.engines)} is pending: {self.reason}"
 
 
 def plain(pending: Pending | None) -> dict[str, Any]:
-    """Return it as JSON has it, {} where nothing is pending."""
+    """Return the pending reload as a JSON object, {} if there is none."""
     found: dict[str, Any] = msgspec.to_builtins(pending) if pending is not None else {}
     return found
 
 
 def understood(said: Any) -> Pending | None:
-    """Return what was remembered; None where nothing is pending, or it is not understood: it is found out again."""
+    """Return the saved pending reload; None if there is none, or it is invalid: the next check finds it again."""
     try:
         return msgspec.convert(said, Pending) if said else None
     except msgspec.ValidationError:
@@ -59,7 +58,7 @@ _TIME = r"([01][0-9]|2[0-3]):([0-5][0-9])|(24):(00)"
 _HOUR, _DAY = 60, 24 * 60
 """Minutes."""
 _FAR = 22
-"""Days. A window of one day in the week that is left out where clocks are put forward opens within this time."""
+"""Days. A window on one day of the week that is skipped as clocks are set forward opens within this time."""
 ALLOWED = (
     f"{NOW}, {IDLE}, or windows such as `Sat 02:00-04:00`, `Mon-Fri 22:00-24:00` or `02:00-04:00` for every day, "
     "separated by commas"
@@ -67,9 +66,9 @@ ALLOWED = (
 
 
 class Window(msgspec.Struct, frozen=True):
-    """On each of `days` (0 is Monday) from the minute `start` until before `end`, which is greater.
+    """A time window: on each of `days` (0 is Monday) from the minute `start` until before `end`, which is greater.
 
-    Minutes are counted from 00:00 of that day, beyond 24:00 where the window ends on the next one.
+    Minutes are counted from 00:00 of that day, beyond 24:00 if the window ends on the next day.
     """
 
     days: tuple[int, ...]
@@ -78,14 +77,14 @@ class Window(msgspec.Struct, frozen=True):
 
 
 def parsed(text: str) -> tuple[Window, ...]:
-    """Return the windows of the option's text, none for `now` and `idle`. Raises ValueError, whose text says why."""
+    """Parse the option's windows, none for `now` and `idle`. Raises ValueError with the reason as its text."""
     if text in (NOW, IDLE):
         return ()
     return tuple(_window(item.strip()) for item in text.split(","))
 
 
 def normal(text: str) -> str:
-    """Return the option's text as `parsed` reads it, its words written as here. Raises ValueError likewise."""
+    """Return the option's text with normalized spaces and case. Raises ValueError for no valid window."""
     said = text.strip().lower()
     if said in (NOW, IDLE):
         return said
@@ -126,7 +125,7 @@ def _minute(text: str) -> int:
 
 
 def is_open(windows: Sequence[Window], at: float, zone: dt.tzinfo) -> bool:
-    """Tell whether one of the windows is open at a time (seconds since 1970) in the zone."""
+    """Return whether one of the windows is open at a time (seconds since 1970) in the zone."""
     local = dt.datetime.fromtimestamp(at, zone)
     day, minute = local.weekday(), local.hour * _HOUR + local.minute
     return any(
@@ -137,9 +136,9 @@ def is_open(windows: Sequence[Window], at: float, zone: dt.tzinfo) -> bool:
 
 
 def opens(windows: Sequence[Window], after: float, zone: dt.tzinfo) -> float | None:
-    """Return when one of the windows is open next, from `after` on (seconds since 1970); None for never.
+    """Return when one of the windows is next open, at or after `after` (seconds since 1970); None for never.
 
-    Minute by minute: whatever the zone's clocks do in between is seen as it is.
+    Steps minute by minute, to see every change of the zone's clocks.
     """
     minute = int(after // 60)
     if is_open(windows, after, zone):

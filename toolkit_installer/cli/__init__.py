@@ -1,1 +1,1 @@
-"""The command line: commands, options, and what is shown. The only place that turns errors into exit codes."""
+"""The command line: commands, options and output. Only this package turns errors into exit codes."""

@@ -1,6 +1,6 @@
 """The commands, one function each: run, refresh, plan, uninstall, status, and so on.
 
-Each imports what it alone needs where it needs it: that is most of what a start costs.
+Each function imports the modules that it alone needs: imports are most of the cost of a start.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from toolkit_installer.waiting import wait
 
 _REFRESH_SECONDS, _RELOADS = 600.0, 8
-"""How long `refresh` waits for an outcome: an end of the run, or that it is stopped, ends the wait at once. Two
-engines may be reloaded, reloaded once more, and both of that for the old files, each within the reload timeout."""
+"""How long `refresh` waits for an outcome, in seconds or reload timeouts: the wait ends at once if the run ends or is
+stopped. Two engines may be reloaded, reloaded once more, and both again for the old files, each within the timeout."""
 _GRACE_SECONDS = 30.0
-"""How much longer than its reload another instance may take to leave."""
+"""Seconds that another instance may take to exit, in addition to its reload."""
 
 
 def run(settings: Settings) -> int:
@@ -59,7 +59,7 @@ def run(settings: Settings) -> int:
                 outcome.forget(node, pid_file.path, settings.ready_file)
             return code
         finally:
-            # before the PID file goes: whoever waits for that finds nobody at work then
+            # before the PID file is released: a process that waits for the PID file must find this lock free
             if instance.store.lock_fd is not None:
                 os.close(instance.store.lock_fd)
     finally:
@@ -67,7 +67,7 @@ def run(settings: Settings) -> int:
 
 
 def _opened(settings: Settings) -> Node:
-    """Return the node as the flags name it. Raises UsageError where there is no such folder."""
+    """Return the node that the flags name. Raises UsageError if there is no such folder."""
     own_container.refuse_absent_root(settings)
     node = Node.open(settings.node_root, settings.host_root)
     node.given = settings.paths()
@@ -75,7 +75,7 @@ def _opened(settings: Settings) -> Node:
 
 
 def _acquired(settings: Settings, node: Node, besides: Sequence[str] = ()) -> PidFile:
-    """Lock the PID files, and tidy up what a killed run left half written beside its own. Raises InstallerError."""
+    """Lock the PID files, and remove half-written files of a killed run next to its own. Raises InstallerError."""
     from toolkit_installer.applying.reload_gate import ReloadBudget
     from toolkit_installer.planning import other_installer
 
@@ -95,7 +95,7 @@ def _acquired(settings: Settings, node: Node, besides: Sequence[str] = ()) -> Pi
 
 
 def _still_held(settings: Settings, node: Node, woken: wait.Resumed) -> PidFile:
-    """Return the PID file that this program held when it fell asleep, with the others. Raises InstallerError."""
+    """Return the PID file that this program held when it went idle, with the others. Raises InstallerError."""
     from toolkit_installer.waiting import wait
 
     if woken.pid_fd is not None:
@@ -120,7 +120,7 @@ def _still_held(settings: Settings, node: Node, woken: wait.Resumed) -> PidFile:
 
 
 def plan(settings: Settings, *, as_json: bool) -> int:
-    """Show what `run` would do; write nothing. Raises InstallerError, also that with which `run` would stop."""
+    """Print what `run` would do; write nothing. Raises InstallerError, also the error that would stop `run`."""
     from toolkit_installer.cli import show_plan
     from toolkit_installer.run import dry_run
 
@@ -131,7 +131,7 @@ def plan(settings: Settings, *, as_json: bool) -> int:
     try:
         found = dry_run.foresee(settings, node)
     except InstallerError:
-        if holds is not None:  # `run` would not come to what is wrong beside that
+        if holds is not None:  # `run` would stop here, before it finds another error
             raise holds from None
         raise
     stops = holds or found.stops
@@ -142,7 +142,7 @@ def plan(settings: Settings, *, as_json: bool) -> int:
 
 
 def status(settings: Settings, *, as_json: bool, check: bool) -> int:
-    """Show how the node stands; with `check` the exit code says it: 0 OK, 1 DEGRADED, 2 BROKEN.
+    """Print the node's status; with `check` the exit code is its verdict: 0 OK, 1 DEGRADED, 2 BROKEN.
 
     Raises InstallerError.
     """
@@ -161,10 +161,10 @@ def status(settings: Settings, *, as_json: bool, check: bool) -> int:
 
 
 def refresh(settings: Settings, *, seconds: float | None) -> int:
-    """Make the run that waits on the node inspect it again, and show the outcome; return its exit code.
+    """Make the run that waits on the node inspect it again, and print the outcome; return its exit code.
 
-    `seconds`: how long that may take; None: longer than reloads that fail and are taken back.
-    Raises InstallerError, also that with which the inspection failed.
+    `seconds`: the time limit; None: longer than reloads that fail and are rolled back.
+    Raises InstallerError, also the error with which the inspection failed.
     """
     from toolkit_installer.cli import output
     from toolkit_installer.receipt import trust
@@ -185,10 +185,10 @@ def refresh(settings: Settings, *, seconds: float | None) -> int:
 
 
 def wait_driver(settings: Settings, *, seconds: float | None, unless_installed: bool) -> int:
-    """Wait until the driver is usable, for `seconds` (None: as long as it takes); return the exit code.
+    """Wait until the driver is usable, for `seconds` (None: without a limit); return the exit code.
 
-    `unless_installed`: not on a node that has the toolkit. Raises DriverNotReadyError, and ConfigurationError for a
-    receipt that cannot be read.
+    `unless_installed`: do not wait on a node that has the toolkit. Raises DriverNotReadyError, and ConfigurationError
+    for a receipt that cannot be read.
     """
     from toolkit_installer.driver import gpus
     from toolkit_installer.driver import waiting as driver_wait
@@ -222,10 +222,10 @@ def wait_driver(settings: Settings, *, seconds: float | None, unless_installed: 
 
 
 def _is_installed(settings: Settings, node: Node) -> bool:
-    """Tell whether a receipt says that the toolkit is installed, and not that a run was killed half-way.
+    """Return whether a receipt says that the toolkit is installed, and not that a run was killed half-way.
 
     The paths in the receipt are not checked: that takes the flags of the run that wrote it (`--config`), which
-    `wait-driver` is not given, and nothing that the receipt names is touched here.
+    `wait-driver` does not get, and this command touches nothing that the receipt names.
     """
     from toolkit_installer.receipt import schema as receipts
     from toolkit_installer.receipt import trust
@@ -239,7 +239,7 @@ def _is_installed(settings: Settings, node: Node) -> bool:
 
 
 def detect(settings: Settings, *, as_json: bool) -> int:
-    """Show which engine and distribution the node has, and why. Raises InstallerError."""
+    """Print which engine and distribution the node has, and why. Raises InstallerError."""
     from toolkit_installer.cli import show_detect
     from toolkit_installer.node import processes
 
@@ -249,7 +249,7 @@ def detect(settings: Settings, *, as_json: bool) -> int:
 
 
 def diagnose(settings: Settings, *, as_json: bool) -> int:
-    """Show the illnesses of the node. Raises InstallerError."""
+    """Print the node's illnesses. Raises InstallerError."""
     from toolkit_installer.cli import show_diagnose
     from toolkit_installer.reporting import diagnosis
 
@@ -262,7 +262,7 @@ def diagnose(settings: Settings, *, as_json: bool) -> int:
 
 
 def report(settings: Settings, *, file: str, looking: Settings) -> int:
-    """Write a support bundle to a file that is not there yet; `looking` are the settings of `status`.
+    """Write a support bundle to `file`, which must not exist yet; `looking` are the settings of `status`.
 
     Raises InstallerError.
     """
@@ -282,7 +282,7 @@ def capture(
     keep_secrets: bool,
     key_file: str | None,
 ) -> int:
-    """Keep in a file that is not there yet what the node shows; `given` and `environment` made the settings.
+    """Write a capture of the node to `file`, which must not exist yet; `given` and `environment` made the settings.
 
     Raises InstallerError.
     """
@@ -295,7 +295,7 @@ def capture(
     return ExitCode.DONE
 
 
-def replay(  # noqa: PLR0913  # each is one of its options
+def replay(  # noqa: PLR0913  # each is an option of the command
     settings: Settings,
     *,
     archive: Sequence[str],
@@ -306,7 +306,7 @@ def replay(  # noqa: PLR0913  # each is one of its options
     each: bool,
     as_json: bool,
 ) -> int:
-    """Show what `run` would do on the nodes of these captures; return the exit code. Raises InstallerError."""
+    """Print what `run` would do on the nodes of these captures; return the exit code. Raises InstallerError."""
     from toolkit_installer.cli import replay as replays
 
     signals.unblock()
@@ -317,7 +317,7 @@ def replay(  # noqa: PLR0913  # each is one of its options
 
 
 def compare(settings: Settings, *, before: str, after: str, as_json: bool) -> int:
-    """Show what became of nodes between two sets of captures; return the exit code. Raises InstallerError."""
+    """Print what changed on nodes between two sets of captures; return the exit code. Raises InstallerError."""
     from toolkit_installer.cli import compare as comparisons
 
     signals.unblock()
@@ -339,7 +339,7 @@ def delete_daemonset(_settings: Settings, *, deletion: DeletionSettings, seconds
 
 
 def uninstall(settings: Settings) -> int:
-    """Revert all that a running instance, or a killed one, installed; return the exit code. Raises InstallerError."""
+    """Revert what a running or a killed instance installed; return the exit code. Raises InstallerError."""
     from toolkit_installer.receipt import trust
     from toolkit_installer.receipt.store import ReceiptStore
     from toolkit_installer.reporting import outcome

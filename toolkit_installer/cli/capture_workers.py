@@ -1,10 +1,9 @@
-"""Child processes that work on captures. Each capture has its own limits; only its own result is lost beyond them.
+"""Reads captures from files and folders of files, and works on them in child processes.
 
-A child works on a portion of the captures, one after the other. If the kernel ends it, the capture that it worked on is
-refused, and a new child takes the rest. Memory that earlier captures of the portion used up may be at fault: then the
-capture is tried again, as the first one of a new child.
-
-Captures as commands are given them: files, and folders of files; read, and worked on in child processes.
+Each capture has its own limits of time and memory: beyond them, only its own result is lost. A child works on a portion
+of the captures, one after the other. If the kernel ends it, the capture that it worked on is refused, and a new child
+takes the rest. Memory that earlier captures of the portion used up may be at fault: then the capture is tried again, as
+the first one of a new child.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ from toolkit_installer.node.reading import read_bounded
 from toolkit_installer.settings import Program, Settings
 
 MOST_SECONDS: Final = 10
-"""Of processor time for one capture; a hundredth of a second is usual. The kernel counts whole seconds."""
+"""Seconds of processor time for one capture; a hundredth is usual. The kernel counts whole seconds."""
 MOST_MEMORY: Final = 512 * 1024 * 1024
-"""Bytes that a child may take beside what the program has."""
+"""Bytes that a child may allocate on top of the program's own."""
 _LONGEST_RESULT: Final = 16 * 1024 * 1024
-"""Bytes of the result of one capture, which the parent keeps; most have a thousandth."""
+"""Bytes of one capture's result, which the parent holds in memory; most take a thousandth."""
 _PORTION: Final = 32
-"""The most captures of a child: what a new one costs counts little then."""
+"""The most captures of a child: enough that the cost of starting it counts little."""
 _HEAD: Final = 5
 """Bytes before each message of a child: its kind, and its length."""
 _PATH, _RESULT = b"p", b"r"
@@ -50,15 +49,15 @@ _Given = TypeVar("_Given")
 _Made = TypeVar("_Made")
 
 _parent: list[int] = []
-"""In a child: the descriptor at which its parent reads."""
+"""In a child: the descriptor to write to its parent."""
 
 
 def run_workers(
     function: Callable[[_Given], _Made], given: Sequence[_Given], lost: Callable[[_Given, str | None, str], _Made]
 ) -> Iterator[_Made]:
-    """Yield what a function makes of each, in their order, on all processors. Raises ConfigurationError.
+    """Yield the function's result for each item, in order, using all processors. Raises ConfigurationError.
 
-    `lost` makes the result of one at which a child was ended: of what was given, the capture's path if known, and why.
+    `lost` makes the result if a child was ended at an item: from the item, the capture's path if known, and the reason.
     """
     most = len(os.sched_getaffinity(0))
     size = max(1, min(_PORTION, -(-len(given) // most)))
@@ -67,7 +66,7 @@ def run_workers(
     with contextlib.ExitStack() as stack, selectors.DefaultSelector() as selector:
         stack.callback(_end, taken)
         while waiting or taken:
-            # portions that wait for an earlier one keep their results: they are no more than twice the processors
+            # portions hold their results until the earlier ones are done: at most two portions per processor
             while waiting and len(taken) < 2 * most and sum(not portion.done for portion in taken) < most:
                 portion = _Portion(function, waiting.popleft(), lost)
                 taken.append(portion)
@@ -87,7 +86,7 @@ def _end(portions: Iterable[_Portion[Any, Any]]) -> None:
 
 
 def begin(path: str) -> None:
-    """Say in a child that it works on the capture at `path` from now on, which has limits of its own."""
+    """In a child, report to the parent that work on the capture at `path` begins, and set that capture's limits."""
     if not _parent:
         return
     used = int(time.process_time()) + 1
@@ -110,23 +109,23 @@ class _Portion(Generic[_Given, _Made]):
         self._given = given
         self._lost = lost
         self._finished = 0
-        """How many have a result."""
+        """The number of captures with a result."""
         self._first = 0
-        """Which one the child began with."""
+        """The index of the capture that the child began with."""
         self._child: tuple[int, int] | None = None
-        """Its PID, and the descriptor at which it is read."""
+        """The child's PID, and the descriptor to read from it."""
         self._path: str | None = None
         self._received = bytearray()
         self.results: list[_Made] = []
-        """Those that nobody has taken yet."""
+        """Results that were not yielded yet."""
 
     @property
     def done(self) -> bool:
-        """Whether all have a result."""
+        """Whether all captures have a result."""
         return self._finished == len(self._given) and self._child is None
 
     def start(self, selector: selectors.BaseSelector) -> None:
-        """Start a child for those without a result. Raises ConfigurationError."""
+        """Start a child for the captures without a result. Raises ConfigurationError."""
         reading, writing = os.pipe()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -148,7 +147,7 @@ class _Portion(Generic[_Given, _Made]):
         selector.register(reading, selectors.EVENT_READ, self)
 
     def receive(self, selector: selectors.BaseSelector) -> None:
-        """Read what the child has sent; where it has ended, start another for the rest. Raises ConfigurationError."""
+        """Read what the child has sent; if it has ended, start another for the rest. Raises ConfigurationError."""
         assert self._child is not None  # noqa: S101  # its descriptor is registered
         pid, reading = self._child
         piece = os.read(reading, _PIECE)
@@ -158,7 +157,7 @@ class _Portion(Generic[_Given, _Made]):
             if kind == _PATH:
                 self._path = os.fsdecode(text)
             else:
-                self._finish(pickle.loads(text))  # noqa: S301  # it is a child of ours that wrote it
+                self._finish(pickle.loads(text))  # noqa: S301  # written by our own child
         if piece:
             return
         selector.unregister(reading)
@@ -169,7 +168,7 @@ class _Portion(Generic[_Given, _Made]):
             self.start(selector)
 
     def end(self) -> None:
-        """End the child: nobody waits for its results any more."""
+        """Kill the child: its results are no longer needed."""
         if self._child is None:
             return
         pid, reading = self._child
@@ -179,7 +178,7 @@ class _Portion(Generic[_Given, _Made]):
         os.waitpid(pid, 0)
 
     def _message(self) -> tuple[bytes, bytes] | None:
-        """Take the next message that is there whole."""
+        """Remove and return the next complete message, None if there is none."""
         if len(self._received) < _HEAD:
             return None
         end = _HEAD + int.from_bytes(self._received[1:_HEAD], "big")
@@ -195,14 +194,14 @@ class _Portion(Generic[_Given, _Made]):
         self._path = None
 
     def _judge(self, status: int) -> None:
-        """Refuse the capture at which the child ended, unless it may do better in a new one."""
+        """Refuse the capture at which the child ended, unless it may succeed in a new child."""
         if self._finished == len(self._given):
             return
         reason = _REASONS.get(status)
         if reason is None:
             how = f"signal {-status}" if status < 0 else f"exit status {status}"
             reason = f"ended the process that looked at it, by {how}"
-        # its time was counted from its own beginning; memory may be what earlier captures left
+        # processor time was counted for this capture alone; earlier captures may have used up the memory
         if self._finished == self._first or status in _ITS_OWN:
             self._finish(self._lost(self._given[self._finished], self._path, reason))
 
@@ -216,7 +215,7 @@ _ITS_OWN: Final = frozenset({-signal.SIGXCPU, _TOO_LARGE})
 
 
 def _work(function: Callable[[Any], Any], given: Sequence[Any], writing: int) -> NoReturn:
-    """Be the child: work on each, send the results, and end."""
+    """Run the child: work on each item, send the results, and exit."""
     status = _FAILED
     try:
         _parent.append(writing)
@@ -232,7 +231,7 @@ def _work(function: Callable[[Any], Any], given: Sequence[Any], writing: int) ->
     except MemoryError:
         status = _OUT_OF_MEMORY
     except KeyboardInterrupt:
-        pass  # the parent has it, too
+        pass  # the parent gets it, too
     finally:
         with contextlib.suppress(Exception):
             sys.stderr.flush()
@@ -258,7 +257,7 @@ _DAMAGED = "leave it out, or capture the node again"
 
 
 def files(place: str) -> Iterator[str]:
-    """Yield the files that an argument means. Raises UsageError."""
+    """Yield the captures' files for an argument, which is a file or a folder. Raises UsageError."""
     try:
         mode = os.stat(place).st_mode
         names = sorted(os.listdir(place)) if stat.S_ISDIR(mode) else None
@@ -287,10 +286,10 @@ def each_capture(
     given: Sequence[_Given],
     lost: Callable[[_Given, str | None, Refusal], _Made],
 ) -> Iterator[_Made]:
-    """Yield what a function makes of each, in their order, on all processors. Raises ConfigurationError.
+    """Yield the function's result for each item, in order, using all processors. Raises ConfigurationError.
 
-    `lost` makes the result where the work was more than one capture may cost: of what was given, the capture's path if
-    that is known, and the refusal.
+    `lost` makes the result if the work exceeds the limits of a capture: from the item, the capture's path if known, and
+    the refusal.
     """
     record.prepare()
 
@@ -301,14 +300,14 @@ def each_capture(
 
 
 def refusal(error: InstallerError) -> Refusal:
-    """Return why a capture, or its node, is refused."""
+    """Return an error as the refusal of a capture, or of its node."""
     where = f"{error.path}:{error.line}" if error.line is not None else error.path
     reason = f"{where}: {error.reason}" if where is not None else error.reason
     return Refusal(reason, error.hint, int(error.exit_code), error.exit_code.event)
 
 
 def settings(given: Mapping[str, Sequence[str]], environment: Mapping[str, str], path: str) -> Settings:
-    """Return the settings that a capture was given. Raises UsageError, which names the capture."""
+    """Return the settings that a capture was made with. Raises UsageError, which names the capture."""
     try:
         return build.build(given, environment, Program.TOOLKIT_INSTALLER)
     except InstallerError as error:
@@ -318,10 +317,10 @@ def settings(given: Mapping[str, Sequence[str]], environment: Mapping[str, str],
 
 @contextlib.contextmanager
 def limited(path: str) -> Iterator[None]:
-    """Count the work within for the capture at `path`, which has limits of its own where this is a child (workers).
+    """Apply the limits of the capture at `path` to the work inside the block, if this is a child of `run_workers`.
 
-    Raises ConfigurationError where the capture is damaged, also where the work fails in a way that no capture of a node
-    leads to: one that somebody made is to cost the others nothing.
+    Raises ConfigurationError if the capture is damaged, also if the work fails in a way that no capture of a real node
+    leads to: a forged capture must not cost the others their results.
     """
     begin(path)
     try:
@@ -330,7 +329,7 @@ def limited(path: str) -> Iterator[None]:
         raise
     except (DamagedError, NotReadableError) as error:
         raise ConfigurationError(str(error), path=path, hint=_DAMAGED) from error
-    except OSError as error:  # of the node: this machine is not asked
+    except OSError as error:  # from the captured node: this machine is not accessed
         why = f"holds an error of the system that ends a run: {str(error)[:_LONGEST_SHOWN]}"
         raise ConfigurationError(why, path=path, hint=_DAMAGED) from error
     except Exception as error:
@@ -338,5 +337,5 @@ def limited(path: str) -> Iterator[None]:
 
 
 def unexpected(error: Exception) -> str:
-    """Return why a capture is refused that leads to an error which nothing expects."""
+    """Return the reason to refuse a capture that leads to an unexpected error."""
     return f"holds what no node answers: {type(error).__name__}: {str(error)[:_LONGEST_SHOWN]}"

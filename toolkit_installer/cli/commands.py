@@ -1,4 +1,4 @@
-"""The commands, and the only place that turns errors into messages and exit codes."""
+"""Runs a command line; the only module that turns errors into messages and exit codes."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _PRINTING_COMMANDS = frozenset(
     {"plan", "status", "detect", "diagnose", "replay", "compare", *cli_help.ABOUT_THE_PROGRAM}
 )
 _UNKNOWN = ExitCode.BAD_CONFIGURATION
-"""What `status --check` ends with at least where it found no verdict: 3, which monitoring reads as UNKNOWN."""
+"""The lowest exit code of `status --check` without a verdict: 3, which monitoring reads as UNKNOWN."""
 _INTERRUPTED = 130  # what shells report for a program that SIGINT ended
 
 
 def main(program: Program, arguments: Sequence[str], environment: Mapping[str, str] | None = None) -> int:
-    """Do what the command line asks for and return the exit code; no exception leaves.
+    """Run the command line and return the exit code; no exception escapes.
 
-    `arguments` are those after the program's name; `environment` is the process's own unless another is given.
+    `arguments` are those after the program's name; `environment` defaults to the process's own.
     """
     variables = dict(os.environ if environment is None else environment)
     try:
@@ -41,7 +41,7 @@ def main(program: Program, arguments: Sequence[str], environment: Mapping[str, s
         if _only_prints(program, arguments) and output.reader_is_gone():
             return ExitCode.DONE
         return _explain(error, program, arguments, variables)
-    except Exception as error:  # noqa: BLE001  # the last line of defence: whatever it is gets a message and a code
+    except Exception as error:  # noqa: BLE001  # the last line of defence: every error gets a message and a code
         return _explain(error, program, arguments, variables)
     return status
 
@@ -55,14 +55,14 @@ def _invoke(command: click.Command, program: Program, arguments: Sequence[str]) 
         return done.exit_code
 
 
-# --- when it goes wrong ---
+# --- errors ---
 
 
 def _explain(error: Exception, program: Program, arguments: Sequence[str], environment: Mapping[str, str]) -> int:
     """Log the error as one line and return its exit code."""
     from toolkit_installer import foreign_words, log  # noqa: PLC0415  # --help needs no log
 
-    # of a command line that may make no sense as a whole
+    # the command line may be invalid as a whole
     tokens = (token for token in argv.read(arguments, argv.grammar_of(OPTIONS)) if isinstance(token, Given))
     given = {token.option.name: (token.text,) for token in tokens}
     log_format, debug = build.logging(given, environment)
@@ -76,25 +76,25 @@ def _explain(error: Exception, program: Program, arguments: Sequence[str], envir
         failure = InstallerError(
             f"this is a bug: {type(error).__name__}: {foreign_words.of_program(str(error))}", hint=hint
         )
-    from toolkit_installer.cli import result  # noqa: PLC0415  # of failures alone
+    from toolkit_installer.cli import result  # noqa: PLC0415  # for failures only
 
     result.keep(failure, program, arguments, given, environment)
     code = failure.exit_code
-    # the lower ones are verdicts of a check
+    # lower codes are verdicts of `status --check`
     status = _UNKNOWN if code < _UNKNOWN and _is_check(program, arguments) else code
     log.get().error(
         failure.reason, key=code.event, code=int(status), file=failure.path, line=failure.line, hint=failure.hint
     )
     if failure is not error and debug:
-        import traceback  # noqa: PLC0415  # of bugs, and of nothing else
+        import traceback  # noqa: PLC0415  # for bugs only
 
         output.explain(foreign_words.of_program("".join(traceback.format_exception(error)).rstrip()))
     return status
 
 
 def _is_check(program: Program, arguments: Sequence[str]) -> bool:
-    """Tell whether the exit code is read as the verdict of `status --check`, also where `--check` is misspelt."""
-    from toolkit_installer.cli.options.resolve import nearest  # noqa: PLC0415  # of failures alone
+    """Return whether the exit code is read as the verdict of `status --check`, even if `--check` is misspelt."""
+    from toolkit_installer.cli.options.resolve import nearest  # noqa: PLC0415  # for failures only
 
     if program is not Program.TOOLKIT_INSTALLER or list(arguments[:1]) != ["status"]:
         return False
@@ -103,7 +103,7 @@ def _is_check(program: Program, arguments: Sequence[str]) -> bool:
 
 
 def _only_prints(program: Program, arguments: Sequence[str]) -> bool:
-    """Whether the command changes nothing, so that it may stop as soon as nobody reads what it says."""
+    """Return whether the command changes nothing, so that it may stop once its output has no reader."""
     if set(arguments) & {*tree.HELP_FLAGS, tree.FULL_HELP_FLAG, *tree.VERSION_FLAGS}:
         return True
     return program is Program.TOOLKIT_INSTALLER and bool(_PRINTING_COMMANDS & set(arguments[:1]))

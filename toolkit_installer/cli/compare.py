@@ -1,8 +1,7 @@
-"""A node as two captures show it: how a run was to leave it, how it was left, and how it stands.
+"""The command `compare`: compares captures of nodes from before a rollout with captures from after it.
 
-What `compare` shows of many nodes: what nobody planned, what drifted, which lag, and what could not be told.
-
-The command that compares captures of nodes from before a rollout with those from after it.
+Two captures of a node show how a run was to leave it, how it was left, and what its status is. Printed for many nodes
+together: unplanned changes, drift, nodes that are behind, and what could not be determined.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ from toolkit_installer.run import dry_run
 from toolkit_installer.settings import AUTO, Program, Settings, ToolkitSettings
 
 _PLACES: Final = ("node_root", "host_root", "source_root", "driver_root_ctr_path", "dev_root_ctr_path")
-"""Options that say where a capture was made from: each has its own."""
+"""Options that say where a capture was made from: each capture has its own."""
 _GENERATED: Final = "generated"
-"""The role of a file that a distribution makes anew when it starts."""
+"""The role of a file that a distribution regenerates when it starts."""
 _DRIVER: Final = "the driver's version"
 _GPUS: Final = "the GPUs"
 _Value = TypeVar("_Value")
@@ -64,7 +63,7 @@ _Value = TypeVar("_Value")
 
 
 def node_after(found: Archive, path: str) -> tuple[After, Standing]:
-    """Return a node as it was left, and how it stands. Raises InstallerError for what cannot be replayed at all."""
+    """Return a node after the rollout, and its status. Raises InstallerError if it cannot be replayed at all."""
     files = comparing.files_of(found, path)
     settings = capture_workers.settings(found.given, found.environment, path)
     with record.played_by(Player(found)):
@@ -110,7 +109,7 @@ def _managed(node: Node, file: FileRecord) -> Managed:
 
 
 def _stands(node: Node, settings: Settings, receipt: Receipt | None) -> tuple[Prepared | None, Standing]:
-    """Return what a run would do with the node now, and how that says it stands. Raises InstallerError."""
+    """Return what a run would do with the node now, and the status that follows. Raises InstallerError."""
     own_container.refuse(node, settings, own_container.asked_for(settings))
     fate = dry_run.foresee(settings, node)
     if fate.seen is None:
@@ -121,13 +120,13 @@ def _stands(node: Node, settings: Settings, receipt: Receipt | None) -> tuple[Pr
     return fate.seen, Standing(receipt, pending=None if planned.nothing_to_do else planned.summary)
 
 
-# --- the earlier one ---
+# --- the earlier capture ---
 
 
 def node_before(found: Archive, path: str, later: Archive) -> tuple[Before, frozenset[str]]:
-    """Return a node as it was, and what a run with the settings of a later capture was to make of it.
+    """Return a node before the rollout, the planned result of a run with the later settings, and files to ignore.
 
-    And the files that are not compared. Raises ConfigurationError for a damaged capture.
+    Raises ConfigurationError for a damaged capture.
     """
     files = comparing.files_of(found, path)
     aside: frozenset[str] = frozenset()
@@ -155,7 +154,7 @@ def node_before(found: Archive, path: str, later: Archive) -> tuple[Before, froz
 
 
 def _settings(found: Archive, later: Archive) -> Settings:
-    """Return the settings of a later capture, made where this one was made. Raises UsageError."""
+    """Return the later capture's settings with the earlier capture's `_PLACES`. Raises UsageError."""
     variables = {variable for name in _PLACES for variable in BY_NAME[name].variables}
     given = {
         **_without(later.given, _PLACES),
@@ -173,7 +172,7 @@ def _without(values: Mapping[str, _Value], names: Collection[str]) -> dict[str, 
 
 
 def _returned(seen: Prepared) -> Iterator[FileRecord]:
-    """Yield the files of engines that a run would give back."""
+    """Yield the engines' files that a run would restore."""
     recorded = seen.receipt.engines if seen.receipt is not None else ()
     for engine in superseded(recorded, seen.plan):
         yield from engine.files
@@ -181,11 +180,11 @@ def _returned(seen: Prepared) -> Iterator[FileRecord]:
         yield from elsewhere.files
 
 
-# --- both ---
+# --- both captures ---
 
 
 def _targets(found: Archive, seen: Prepared) -> dict[str, Text]:
-    """Return what a run would make of the engines' files."""
+    """Return the contents that a run would give to the engines' files, by path."""
     return {
         wanted.path: comparing.planned(found, wanted.target, wanted.file.content)
         for work in seen.plan.engines
@@ -195,25 +194,25 @@ def _targets(found: Archive, seen: Prepared) -> dict[str, Text]:
 
 
 def _aside(node: Node, settings: Settings, receipt: Receipt | None) -> frozenset[str]:
-    """Return the files and folders of this program's own, which are judged by what a run would make of them."""
+    """Return this program's own files and folders, which are judged by what a run would make of them."""
     own = [settings.toolkit.folder, ReceiptStore(node, settings.toolkit.install_dir).folder]
     own += [] if receipt is None else [receipt.toolkit_folder, *(each.path for each in receipt.specifications)]
     return frozenset({*own, os.path.dirname(settings.pid_file)})
 
 
 def _of_the_plan(seen: Prepared) -> frozenset[str]:
-    """Return the files that are generated: by a run from the driver, or by a distribution."""
+    """Return the files that a run generates from the driver, or that a distribution generates."""
     generated = {file.path for work in seen.plan.engines for file in work.inspection.files if file.role == _GENERATED}
     return frozenset({*generated, *(each.path for each in seen.plan.specifications)})
 
 
 def _facts(node: Node, seen: Prepared | None) -> dict[str, str]:
-    """Return what else may be another than before, as far as it is known. Raises NodeError."""
+    """Return other facts to compare (GPUs, driver, engine versions), as far as known. Raises NodeError."""
     shown = gpus.find_gpus(node)
     found = {_GPUS: ", ".join(shown.words)} if shown.known else {}
-    # whatever root was named, a capture has the answer for all of them
+    # a capture has the answer for every root, whichever its options name
     sought = ToolkitSettings(driver_root=AUTO, driver_root_ctr_path=AUTO, dev_root=AUTO, dev_root_ctr_path=AUTO)
-    with contextlib.suppress(NotCapturedError):  # it was not come to
+    with contextlib.suppress(NotCapturedError):  # the capture does not have it
         driver = roots.find_driver(node, sought).driver
         if driver is not None and driver.version:
             found[_DRIVER] = driver.version
@@ -229,7 +228,7 @@ _UNSEEN = "  (only what is not shown is another: secrets, or what is no text)"
 
 
 def lines(summary: Summary) -> list[str | DiffLine]:
-    """Return what people want to know first, then the nodes of which the same is to be said."""
+    """Return the summary as lines: the counts first, then each finding with its nodes."""
     nodes = summary.nodes
     found: list[str | DiffLine] = [
         (
@@ -297,7 +296,7 @@ def _names(nodes: Sequence[str]) -> str:
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """A capture's file, and the node that it is of; or why it cannot be used."""
+    """A capture's file, and its node, or why it cannot be used."""
 
     path: str
     node: str = ""
@@ -312,7 +311,7 @@ class _Unusable(msgspec.Struct, frozen=True):
 
 
 class _Pair(msgspec.Struct, frozen=True):
-    """The captures of a node. `before` is None for one that has only a later one."""
+    """The captures of a node; `before` is None if it has only a later one."""
 
     node: str
     before: str | None
@@ -320,7 +319,7 @@ class _Pair(msgspec.Struct, frozen=True):
 
 
 def compare(before: str, after: str, *, as_json: bool, debug: bool) -> int:
-    """Print what became of the nodes; return the exit code. Raises UsageError, OutputError, ConfigurationError."""
+    """Print what changed on the nodes; return the exit code. Raises UsageError, OutputError, ConfigurationError."""
     comparison = Comparison()
     earlier, later = (_by_node(place, comparison) for place in (before, after))
     comparison.name(earlier, later)
@@ -340,7 +339,7 @@ def compare(before: str, after: str, *, as_json: bool, debug: bool) -> int:
 
 
 def _by_node(place: str, comparison: Comparison) -> dict[str, str]:
-    """Return the files of the captures in one of the sets, by node; what cannot be used is taken up as that."""
+    """Return the files of a set's captures, by node; unusable captures are recorded in `comparison`."""
     found: dict[str, str] = {}
     for each in capture_workers.each_capture(_named, list(capture_workers.files(place)), _lost):
         if each.refusal is not None:
@@ -372,7 +371,7 @@ def _named(path: str) -> _Named:
 
 
 def _compared(pair: _Pair, *, debug: bool) -> Findings | _Unusable:
-    """Return what became of a node."""
+    """Return what changed on a node."""
     path = pair.after
     try:
         with contextlib.nullcontext() if debug else log.unheard():
@@ -388,5 +387,5 @@ def _compared(pair: _Pair, *, debug: bool) -> Findings | _Unusable:
             path = pair.after
             with capture_workers.limited(path):
                 return comparing.findings(earlier, after, standing)
-    except InstallerError as error:  # of the captures themselves: what a run would refuse is a finding
+    except InstallerError as error:  # a capture is unusable; what a run would refuse is a finding
         return _Unusable(path, capture_workers.refusal(error))

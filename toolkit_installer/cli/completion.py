@@ -1,4 +1,4 @@
-"""What a shell shows while a command line is typed: the scripts for the shells, and the answers to them."""
+"""Shell completion: the scripts for the shells, and the responses to their requests."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ _FILES = frozenset({Kind.PATH, Kind.LOCAL_PATH, Kind.ROOT, Kind.EXECUTABLE, Kind
 
 
 def script(shell: str, command: click.Command, variable: str) -> str:
-    """Return the script that has a shell, one of SHELLS, ask how a command line goes on: by setting a variable."""
+    """Return the completion script of a shell, one of SHELLS; it sets `variable` to request completions."""
     made = _of(shell, command, variable)
-    # not source(), which would start a bash to see how old it is
+    # not source(), which would start bash to check its version
     return (made.source_template % made.source_vars()).strip()
 
 
 def asking(instruction: str) -> str | None:
-    """Return the shell whose script has set this, or None where it is no question of a shell that is known."""
+    """Return the shell whose script has set this, or None if it is no request of a known shell."""
     shell, _, asked = instruction.partition("_")
     return shell if asked == "complete" and shell in SHELLS else None
 
 
 def answer(shell: str, command: click.Command) -> str:
-    """Return how the command line may go on that the shell has put into its own variables."""
+    """Return the completions of the command line that the shell has put into its own variables."""
     return _of(shell, command, "").complete()
 
 
 def values(row: Option, begun: str) -> list[CompletionItem]:
-    """Return what an option's value may be that begins so."""
+    """Return the completions of an option's value that begins with `begun`."""
     if row.choices:
         return [CompletionItem(word) for word in row.choices if word.startswith(begun)]
     return [CompletionItem(begun, type="file")] if row.kind in _FILES else []
@@ -39,5 +39,5 @@ def values(row: Option, begun: str) -> list[CompletionItem]:
 
 def _of(shell: str, command: click.Command, variable: str) -> ShellComplete:
     kind = get_completion_class(shell)
-    assert kind is not None  # noqa: S101  # it is one of those that click has
+    assert kind is not None  # noqa: S101  # click has one for each of SHELLS
     return kind(command, {}, Program.TOOLKIT_INSTALLER, variable)

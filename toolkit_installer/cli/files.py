@@ -1,8 +1,7 @@
-"""Writing an answer into a new file of the installer's own file system, or to stdout where that is no terminal.
+"""The commands `capture` and `report`, and writing a new file of the installer's own file system, or stdout.
 
-The command that keeps in one file what a node shows, so that it can be planned against anywhere.
-
-The command that packs into one file what somebody needs who is to find out what is wrong with a node.
+A capture holds what a node shows, so that a run on it can be planned anywhere. A report holds everything needed to
+diagnose a node. Neither is written to a terminal.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ _HINT: Final = "nothing was written; name a file that is not there yet, in a fol
 
 
 def require(path: str) -> None:
-    """Raise UsageError for a path that is no new file's, or a stdout that is a terminal: before the work is done."""
+    """Raise UsageError, before the work is done, if the path is not a new file's, or stdout is a terminal."""
     if path == STDOUT:
         if sys.stdout.isatty():
             raise UsageError("the answer is no text: it is not written to a terminal", hint="name a file, or > a file")
@@ -52,9 +51,9 @@ def require(path: str) -> None:
 
 
 def write(path: str, content: bytes) -> None:
-    """Write the file, for nobody else to read; a symlink is not followed, and what is there is not replaced.
+    """Write the file, readable by its owner alone; symlinks are not followed, and existing files not replaced.
 
-    Raises OutputError, and BrokenPipeError if nobody reads stdout any more.
+    Raises OutputError, and BrokenPipeError if stdout has no reader any more.
     """
     if path == STDOUT:
         _all(sys.stdout.fileno(), content, "the standard output")
@@ -104,8 +103,8 @@ def write_capture(
 ) -> None:
     """Write the capture to `path`, a new file of the installer's own file system, or to stdout for "-".
 
-    `given` are the texts of the options that the settings are made of, `key_file` a file with the key for stand-ins.
-    Raises UsageError, OutputError, and ConfigurationError where an engine would be started by being asked.
+    `given` are the option texts that the settings are made from, `key_file` a file with the key for stand-ins.
+    Raises UsageError, OutputError, and ConfigurationError if querying an engine would start it.
     """
     hiding = None if keep_secrets else Hiding(_key(key_file))
     require(path)
@@ -146,7 +145,7 @@ def write_capture(
 
 
 def _key(path: str | None) -> bytes:
-    """Return the key in a file, or a new one. Raises UsageError."""
+    """Return the key in a file, or a new key for None. Raises UsageError."""
     if path is None:
         return os.urandom(_KEY_BYTES)
     try:
@@ -163,14 +162,14 @@ def _key(path: str | None) -> bytes:
 
 
 def _show(node: Node, settings: Settings, found: Foreseen) -> None:
-    """Make what `plan` shows: that asks the node as well."""
+    """Build the output of `plan`, which queries the node as well."""
     show_plan.as_value(node, settings, found.seen, found.stops)
 
 
 def write_report(node: Node, settings: Settings, looking: Settings, path: str) -> None:
-    """Write the report to `path`, a new file of the installer's own file system, or to stdout for "-".
+    """Write the support bundle to `path`, a new file of the installer's own file system, or to stdout for "-".
 
-    `settings` are those that `run` would have, `looking` those of `status`. Raises UsageError, OutputError.
+    `settings` are those of `run`, `looking` those of `status`. Raises UsageError, OutputError.
     """
     require(path)
     store = ReceiptStore(node, settings.toolkit.install_dir)
@@ -215,7 +214,7 @@ def _plan(node: Node, settings: Settings, store: ReceiptStore) -> str:
 
 
 def _refuse_starting(node: Node, settings: Settings, store: ReceiptStore) -> None:
-    """Raise ConfigurationError where an engine would be started by being asked."""
+    """Raise ConfigurationError if querying an engine would start it."""
     why = support_bundle.would_be_started(node, settings, trust.load_if_usable(node, store))
     if why is not None:
         raise ConfigurationError(why)

@@ -1,4 +1,4 @@
-"""What the commands do with the texts of their options: settings are made of them, and the work begins (`actions`)."""
+"""Makes settings from the texts of a command's options, and calls the command's function in `actions`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from toolkit_installer.cli.options.table import (
 from toolkit_installer.settings import Program
 
 SEVERAL = "..."
-"""Ends what an argument is called that may be given several times."""
+"""Suffix of the name of an argument that may be given several times."""
 _Values = dict[str, Sequence[str]]
 
 _OWN_OPTIONS: Mapping[str, Mapping[str, Option]] = {
@@ -47,15 +47,15 @@ _OWN_OPTIONS: Mapping[str, Mapping[str, Option]] = {
     },
     "compare": {"as_json": STATUS_JSON},
 }
-"""What single commands take beside the settings: parameters of their functions in `actions`, and options."""
+"""Options of single commands besides the settings, by the parameters of their functions in `actions`."""
 
 
 _ABOUT_THE_INSTALLATION = frozenset({"plan", "report", "status", "uninstall"})
-"""The commands that take what they are not given from the run that waits (`run_options`)."""
+"""The commands that take options that were not given from the run that waits (`run_options`)."""
 
 
 def _completed(name: str, values: _Values, environment: Mapping[str, str], program: Program) -> _Values:
-    """Return the options' texts, with those that the run on the node has and the caller did not give."""
+    """Return the option texts, with those that the run on the node has and the caller did not give."""
     from toolkit_installer import log  # noqa: PLC0415  # see below
     from toolkit_installer.cli import run_options  # noqa: PLC0415  # see below
 
@@ -65,12 +65,12 @@ def _completed(name: str, values: _Values, environment: Mapping[str, str], progr
 
 
 def parameter(argument: str) -> str:
-    """Return the parameter of the function that gets an argument."""
+    """Return the name of the parameter that receives an argument."""
     return argument.removesuffix(SEVERAL).lower()
 
 
 def of(name: str, program: Program, environment: Mapping[str, str]) -> Callable[[_Values], int]:
-    """Return what the command `name` does with the texts of its options."""
+    """Return a function that runs the command `name` with the texts of its options."""
 
     def job(values: _Values) -> int:
         options = _OWN_OPTIONS.get(name, {})
@@ -98,7 +98,7 @@ def of(name: str, program: Program, environment: Mapping[str, str]) -> Callable[
             own |= {"before": values["before"][0], "after": values["after"][0]}
         if name == "delete-daemonset":
             own["deletion"] = build.deletion(values[argument][0], given, environment, program)
-        # late: --help and a mistyped flag need none of what these bring along
+        # late: --help and a mistyped flag need none of these imports
         from toolkit_installer import log  # noqa: PLC0415
 
         log.configure(settings.log_format, debug=settings.debug, stream=sys.stderr, environment=environment)
@@ -112,7 +112,7 @@ def of(name: str, program: Program, environment: Mapping[str, str]) -> Callable[
 
 
 def _report_near_misses(environment: Mapping[str, str]) -> None:
-    """Warn of variables that were probably meant for ours: once, and not each time that a waiting run wakes."""
+    """Warn of misspelt variables: once, and not each time that a waiting run wakes."""
     from toolkit_installer import log  # noqa: PLC0415
     from toolkit_installer.node import idling  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""What the commands answer on stdout: the one place that prints, and that makes safe what is printed."""
+"""Output of the commands on stdout: the only module that prints, and that makes printed text safe."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ _HINT: Final = "nothing was changed; make room where the answer goes, or send it
 
 
 _NARROWEST, _WIDEST = 80, 120
-"""Columns. Beyond the widest, lines are hard to read."""
+"""Columns. Lines longer than the widest are hard to read."""
 
 
 class OutputError(InstallerError):
-    """The answer could not be written: stdout leads to a full disk, a broken one, or nowhere."""
+    """The output could not be written: stdout is on a full or broken disk, or leads nowhere."""
 
     exit_code = ExitCode.BAD_CONFIGURATION
 
 
 class DiffLine(msgspec.Struct, frozen=True):
-    """A line, such as one of a diff, whose tabs stay, and that has the colour of its kind on a terminal."""
+    """A line, such as a line of a diff, that keeps its tabs and is coloured on a terminal."""
 
     text: str
     paint: Callable[[str], str]
 
 
 def show(lines: Iterable[str | DiffLine]) -> None:
-    """Print lines; each stays one, whatever the names in it, and no terminal obeys it.
+    """Print lines with control characters escaped: each stays one line and cannot control a terminal.
 
-    Raises OutputError, and BrokenPipeError if nobody reads any more.
+    Raises OutputError, and BrokenPipeError if stdout has no reader any more.
     """
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
     _print("".join(f"{_shown(line, color=color)}\n" for line in lines))
 
 
 def show_own(text: str) -> None:
-    """Print text of the program's own, with its colours if stdout is a terminal. Raises as `show` does."""
+    """Print the program's own text, with its colours if stdout is a terminal. Raises as `show` does."""
     _print(f"{text if sys.stdout.isatty() else click.unstyle(text)}\n")
 
 
@@ -55,32 +55,32 @@ def plain(line: str | DiffLine) -> str:
 
 
 def explain(text: str) -> None:
-    """Print lines on stderr; a stderr that cannot be written is no error."""
+    """Print lines on stderr; a failure to write is ignored."""
     shown = "".join(f"{log_line.visible_line(line, tabs=True)}\n" for line in text.split("\n"))
     try:
         terminal.write(sys.stderr, shown)
     except (OSError, ValueError):
-        return  # see above
+        return  # see the docstring
 
 
 def columns() -> int:
-    """Return how many columns text of the program's own may have: those of the terminal, 80 where it has fewer."""
-    import shutil  # noqa: PLC0415  # most answers need no width, and it brings the compressors along
+    """Return the width for the program's own text, in columns: the terminal's, but at least 80 and at most 120."""
+    import shutil  # noqa: PLC0415  # most output needs no width, and it imports the compressors
 
     return min(max(shutil.get_terminal_size((_NARROWEST, 24)).columns, _NARROWEST), _WIDEST)
 
 
 def width() -> int | None:
-    """Return how many columns an answer may have; None where stdout is no terminal, so that a line stays one."""
+    """Return the width of the output in columns; None if stdout is no terminal, so that lines are not wrapped."""
     return columns() if sys.stdout.isatty() else None
 
 
 def wrapped(lines: Iterable[str]) -> list[str]:
-    """Return lines that fit a terminal; what is broken goes on below the first word, indented by four more."""
+    """Return lines wrapped to the terminal's width; continuation lines are indented by four more columns."""
     limit = width()
     if limit is None:
         return list(lines)
-    import textwrap  # noqa: PLC0415  # of answers on a terminal alone
+    import textwrap  # noqa: PLC0415  # for output on a terminal only
 
     found = []
     for line in lines:
@@ -104,7 +104,7 @@ def finish() -> None:
 
 
 def reader_is_gone() -> bool:
-    """Tell whether stdout is a pipe that nobody reads any more (`… | head`); if so, redirect stdout to /dev/null."""
+    """Return whether stdout is a pipe without a reader (`… | head`); if so, redirect stdout to /dev/null."""
     try:
         descriptor = sys.stdout.fileno()
     except (OSError, ValueError):
@@ -118,7 +118,7 @@ def reader_is_gone() -> bool:
 
 
 def _lead_nowhere() -> None:
-    """Redirect stdout to /dev/null: Python would try its buffer again, and fail, when the process ends."""
+    """Redirect stdout to /dev/null: otherwise Python would flush its buffer again at exit, and fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

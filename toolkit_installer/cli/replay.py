@@ -1,6 +1,6 @@
-"""What `replay` shows of many nodes: how they would fare together, and which alike.
+"""The command `replay`: plans runs on nodes from captures of them, in several processes.
 
-The command that plans for nodes by what was captured of them: in several processes, and one node after the other.
+It prints the plan of one node, or for many nodes the outcomes, equal ones together.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ _SHOWN = 5
 
 
 def title(outcome: Outcome) -> str:
-    """Return what stands above what `plan` prints for one node of several."""
+    """Return the heading of a node's plan among several."""
     return f"=== {outcome.node} ({outcome.file})"
 
 
 def unknown(outcome: Outcome) -> Iterator[str]:
-    """Yield what a plan for one node cannot tell, which the plan on the node can."""
+    """Yield what a plan from a capture cannot know, and a plan on the node can."""
     yield from map(_supposition, outcome.supposed)
     for engine in outcome.untried:
         yield f"{engine}'s own binary has not been asked about this: on the node, `run` asks it before any change."
 
 
 def lines(summary: Summary) -> list[str | DiffLine]:
-    """Return what people want to know first, then the nodes that fare alike."""
+    """Return the summary as lines: the counts first, then the nodes with equal outcomes."""
     nodes = summary.nodes
     found: list[str | DiffLine] = [
         f"{_nodes(nodes.captures)}: {nodes.converged} converged, {nodes.changed} changed, {nodes.refused} refused.",
@@ -147,26 +147,26 @@ _CAPTURE_AGAIN = "capture the node again, with these options"
 
 
 class How(msgspec.Struct, frozen=True):
-    """What is asked of a replay. `given` are the texts of the options that stand in for those of the captures."""
+    """The parameters of a replay. `given` are the option texts that replace those of the captures."""
 
     given: Mapping[str, Sequence[str]]
     payload: str | None = None
     each: bool = False
     as_json: bool = False
     html: str | None = None
-    """Where the page is to be written."""
+    """The file to write the HTML page to."""
     versions: Mapping[str, str] = {}
-    """Of which version engines are supposed to be, by their names."""
+    """The versions to assume for engines, by engine name."""
     debug: bool = False
 
     @property
     def options(self) -> dict[str, Sequence[str]]:
-        """The texts of all options that stand in for those of the captures."""
+        """All option texts that replace those of the captures."""
         return {**self.given, **({_SOURCE_ROOT: (self.payload,)} if self.payload is not None else {})}
 
     @property
     def here(self) -> tuple[str, ...]:
-        """The folders of this machine that are looked at."""
+        """The folders of this machine that the replay reads."""
         return tuple(self.options[_SOURCE_ROOT]) if _SOURCE_ROOT in self.options else ()
 
 
@@ -199,8 +199,8 @@ def replay(places: Sequence[str], how: How) -> int:
 
 
 def _write_page(how: How, path: str, fleet: Fleet, count: int) -> None:
-    """Write the page, and say so. Raises OutputError."""
-    from toolkit_installer.fleet import forecast  # noqa: PLC0415  # where it is asked for
+    """Write the HTML page, and log that. Raises OutputError."""
+    from toolkit_installer.fleet import forecast  # noqa: PLC0415  # for --html only
 
     supposed = "".join(f", with {engine} as if it were {version}" for engine, version in how.versions.items())
     about = f"Planned by toolkit-installer {__version__}, without touching a node{supposed}."
@@ -215,7 +215,7 @@ def _lost(path: str, _capture: str | None, refusal: Refusal) -> Outcome:
 
 
 def _replayed(path: str, how: How) -> Outcome:
-    """Return how the node of a capture would fare."""
+    """Return what a run would do on the node of a capture."""
     name, player, illnesses = path, None, None
     try:
         with capture_workers.limited(path):
@@ -232,7 +232,7 @@ def _replayed(path: str, how: How) -> Outcome:
 
 
 def _illnesses(found: Archive, path: str, player: Player) -> tuple[Finding, ...] | None:
-    """Return what `diagnose` found on the node, None where the capture does not have it. Raises InstallerError."""
+    """Return what `diagnose` finds on the node, None if the capture lacks it. Raises InstallerError."""
     settings = capture_workers.settings(found.given, found.environment, path)
     try:
         with record.played_by(player):
@@ -242,9 +242,9 @@ def _illnesses(found: Archive, path: str, player: Player) -> tuple[Finding, ...]
 
 
 def _planned(found: Archive, path: str, how: How, player: Player) -> Outcome:
-    """Return how the node would fare. Raises InstallerError, NotCapturedError."""
+    """Return what a run would do on the node. Raises InstallerError, NotCapturedError."""
     given = {**found.given, **how.options}
-    if build.DESTINATION in how.given:  # it stands in for the flag, too
+    if build.DESTINATION in how.given:  # it replaces the flag, too
         given.pop("install_dir", None)
     elif "install_dir" in how.given:
         given.pop(build.DESTINATION, None)
@@ -258,7 +258,7 @@ def _planned(found: Archive, path: str, how: How, player: Player) -> Outcome:
         stops = holds or seen.stops
         planned = show_plan.as_value(node, settings, seen.seen, stops)
         lines = show_plan.as_lines(node, seen.seen, stops) if how.each else []
-    # an instance that is at work is what an upgrade takes the place of: no reason of the node's
+    # an upgrade replaces a running instance, so `holds` is no refusal by the node
     return Outcome(
         found.node,
         path,
@@ -275,7 +275,7 @@ def _planned(found: Archive, path: str, how: How, player: Player) -> Outcome:
 
 
 def _system(engine: EngineFacts) -> str:
-    """Return an engine in words: its name, its version and whose it is."""
+    """Return an engine's name, version and distribution in words."""
     name, row = engine.request.target.name, engine.request.target.distribution
     whose = f" of {row.name}" if row is not None and row.name != name else ""
     live = engine.inspection.live
@@ -283,7 +283,7 @@ def _system(engine: EngineFacts) -> str:
 
 
 def _supposed(player: Player, engines: Iterable[str]) -> tuple[Supposed, ...]:
-    """Return which of these engines were planned for as if they were of another version."""
+    """Return those of these engines that were planned for with an assumed version."""
     return tuple(
         Supposed(name, player.versions[name], player.captured.get(name)) for name in engines if name in player.versions
     )
@@ -303,7 +303,7 @@ def _impact(planned: Planned) -> Impact:
 
 
 def _explain(outcome: Outcome, refusal: Refusal) -> None:
-    """Say in the log why a node would refuse."""
+    """Log why a node would refuse."""
     log.get().error(
         "The node would refuse",
         key="replay-refused",

@@ -1,4 +1,4 @@
-"""What a command that changes the node came to, where it failed: kept on the node for `status`."""
+"""Saves on the node how a failed command that changes it ended, for `status`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from toolkit_installer.settings import Program
 
 _CHANGING = frozenset({"run", "uninstall"})
 _UNWRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-"""Who may not write to the node has not changed it either, and was told so."""
+"""Errors of a caller who may not write to the node: the command changed nothing, and has reported that."""
 
 
 def keep(
@@ -28,10 +28,10 @@ def keep(
     given: Mapping[str, Sequence[str]],
     environment: Mapping[str, str],
 ) -> None:
-    """Keep how the command ended; where that fails it is said, and nothing else follows from it.
+    """Save how the command ended; a failure to save is only logged.
 
-    `given` are the options of a command line that may make no sense as a whole: where they do not even say which node
-    it is, nothing is kept. A run that found another one at work is none that the node's state came from.
+    `given` are the options of a command line that may be invalid as a whole: if they do not even name the node, nothing
+    is saved. Nor is a run that found another instance running: the node's state is not its result.
     """
     command = _command(program, arguments)
     where = place(given, environment, program)
@@ -52,7 +52,7 @@ def keep(
     try:
         node = Node.open(where.node_root, where.host_root)
         outcome.keep(node, where.pid_file, where.ready_file, ended, reloaded=error.reloaded)
-    except Exception as failure:  # noqa: BLE001  # whatever it is, the error that it is about has to be told
+    except Exception as failure:  # noqa: BLE001  # whatever fails here, the original error must be reported
         if not (isinstance(failure, NodeError) and failure.number in _UNWRITABLE):
             log.get().warning(
                 "How this ended cannot be kept: `status` will not know of it",
@@ -62,7 +62,7 @@ def keep(
 
 
 def _command(program: Program, arguments: Sequence[str]) -> str | None:
-    """Return which command was given, None where it changes nothing of the node."""
+    """Return the name of the command, None if it does not change the node."""
     if program is not Program.TOOLKIT_INSTALLER:
         return "run"
     word = arguments[0] if arguments else ""

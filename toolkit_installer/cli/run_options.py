@@ -1,7 +1,7 @@
 """Options that a command takes from the run that waits on the node, or else from the receipt.
 
-Without options, `plan`, `report`, `status` and `uninstall` are about the installation that is there. What the caller
-gives counts all the same, and is reported where it differs from what the run has.
+Without options, `plan`, `report`, `status` and `uninstall` are about the existing installation. Options that the caller
+gives take precedence, and are logged if they differ from the run's.
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from toolkit_installer.waiting import wait
 
 _Values = Mapping[str, Sequence[str]]
 _PLACE = frozenset({"node_root", "host_root", "install_dir", "pid_file", "log_format", "debug"})
-"""Where the node is, and how the command itself prints: the caller's alone."""
+"""Where the node is, and how the command itself prints: only the caller decides that."""
 _OF_A_CLEANUP = frozenset({"keep_toolkit", "remove_toolkit", "allow_restart"})
-"""What a cleanup may do is for the caller to say."""
+"""What a cleanup may do: only the caller decides that."""
 _OF_WAITING = frozenset({"no_daemon", "cleanup", "ready_file", "metrics_textfile", "metrics_address", "on_drift"})
 _STRINGS = frozenset({"toolkit_args", "runtime_args"})
-"""The options in them are taken one by one."""
+"""Strings of options, which are taken one by one."""
 _NOT_TAKEN = _PLACE | _OF_A_CLEANUP | _OF_WAITING | _STRINGS
 _PAYLOAD = "source_root"
 _OUR_PATHS = frozenset({_PAYLOAD, "driver_root_ctr_path", "dev_root_ctr_path", "service_account"})
-"""Paths that are the run's own, and not the node's."""
+"""Paths in the run's own file system, not the node's."""
 _PATHS = frozenset({Kind.PATH, Kind.ROOT, Kind.EXECUTABLE, Kind.LOCAL_PATH})
 _IN_THE_IMAGE = ("/artifacts/deb", "/artifacts/rpm")
 
 
 class _Run(msgspec.Struct, frozen=True):
-    """A run that waits: its process, under which name and with which options and variables it was started."""
+    """A run that waits: its process, and the name, options and variables that it was started with."""
 
     process: Process
     program: Program
@@ -60,8 +60,8 @@ def complete(
 ) -> dict[str, Sequence[str]]:
     """Return the option texts of a command, with those of `names` that the run has and the caller did not give.
 
-    `values` are the caller's by option name. What is taken, and what differs, is logged. Where nothing is known, or
-    the caller's options make no sense, they are returned as they are: whoever reads them reports that.
+    `values` are the caller's by option name. Options that are taken, or that differ, are logged. If no run is known, or
+    the caller's options are invalid, they are returned unchanged: the code that parses them reports the error.
     """
     given = dict(values)
     where = place(values, environment, program)
@@ -101,14 +101,14 @@ def _of_run(
     node_root: str | None,
     engines: tuple[str, ...],
 ) -> dict[str, Sequence[str]]:
-    """Return the caller's options, completed by those of the run; `engines` are those of the receipt."""
+    """Return the caller's options, completed with the run's; `engines` are the receipt's."""
     try:
         sources = Sources(run.values, run.environment, run.program)
         words = sources.answer(BY_NAME["runtime"]).value
         one = EngineName(str(words[0])) if isinstance(words, tuple) and len(words) == 1 and words[0] != "auto" else None
         theirs = sources.answers(one, one).by_name
     except UsageError:
-        return given  # another release, which takes other words
+        return given  # another release, which accepts other values
     taken: dict[str, Sequence[str]] = {}
     runtime = own["runtime"]
     configured = engines if words == (AUTO,) else words
@@ -129,7 +129,7 @@ def _of_run(
 
 
 def _is_the_callers(name: str, answer: Answer, given: _Values, environment: Mapping[str, str], run: _Run) -> bool:
-    """Tell whether the caller gave an option, and not the container in which the run was started as well."""
+    """Return whether the caller gave an option: a variable that the run's container has, too, does not count."""
     if name in given:
         return True
     label = answer.label
@@ -137,33 +137,33 @@ def _is_the_callers(name: str, answer: Answer, given: _Values, environment: Mapp
 
 
 def _seen_here(name: str, answer: Answer, run: _Run, node_root: str | None) -> Answer | None:
-    """Return the run's option as it is to be given here, None where it cannot be."""
+    """Return the run's option as it would be given here, None if it cannot be."""
     same = trust.shares_mounts(run.process.pid)
     if name == _PAYLOAD:
         return _payload(answer, run, same=same)
     if answer.value is None or (answer.label is None and name != "runtime"):
-        return None  # a default, which is ours too
+        return None  # a default, which applies here, too
     if BY_NAME[name].kind in _PATHS and answer.value != AUTO and not same:
         theirs = "node_root" in run.values or "NODE_ROOT" in run.environment
         ours = node_root is not None or not places.is_marked()
-        return answer if theirs and ours and name not in _OUR_PATHS else None  # both say it as the node does
+        return answer if theirs and ours and name not in _OUR_PATHS else None  # both give the node's own path
     return answer
 
 
 def _payload(answer: Answer, run: _Run, *, same: bool) -> Answer | None:
-    """Return the folder of the run's payload as it is seen here, None where that is the usual one, or not seen."""
+    """Return the folder of the run's payload as seen from here, None if it is the usual one, or not visible."""
     paths = [str(answer.value)] if answer.value is not None else list(_IN_THE_IMAGE)
     if same:
         return answer if answer.value is not None else None
     if any(map(os.path.isdir, _IN_THE_IMAGE)):
-        return None  # this image has its own
+        return None  # this image has its own payload
     seen = (processes.root_of(run.process).outside(path) for path in paths)
     found = next(filter(os.path.isdir, seen), None)
     return Answer(found, found, "the payload of the run") if found is not None else None
 
 
 def _of_receipt(receipt: Receipt) -> dict[str, Sequence[str]]:
-    """Return the options that a run would have to be given to install what the receipt says. Pure."""
+    """Return the options with which a run would install what the receipt records. Pure."""
     engines: list[EngineRecord] = receipt.asked()
     if not engines:
         return {}
@@ -177,7 +177,7 @@ def _of_receipt(receipt: Receipt) -> dict[str, Sequence[str]]:
 
 
 def _waiting(node: Node, paths: Iterable[str]) -> _Run | None:
-    """Return the run of this program that holds one of the PID files, None if there is none that is seen here.
+    """Return the run of this program that holds one of the PID files, None if none is visible from here.
 
     Raises NodeError.
     """
@@ -194,7 +194,7 @@ def _waiting(node: Node, paths: Iterable[str]) -> _Run | None:
 
 
 def _started(words: Sequence[str]) -> tuple[Program, _Values] | None:
-    """Return the name and the options that a command line starts this program with, None for another program. Pure."""
+    """Return the program's name and the options in its command line, None for another program's. Pure."""
     for index, word in enumerate(words):
         name = posixpath.basename(word)
         if name in ("__main__.py", "toolkit_installer"):

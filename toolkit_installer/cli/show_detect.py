@@ -1,4 +1,4 @@
-"""The command that says what is seen on the node, what that means, and what a run would work on. Changes nothing."""
+"""The command `detect`: prints evidence on the node, the decision, and what a run would configure. Changes nothing."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from toolkit_installer.toolkit.payload import RUNTIMES
 
 
 def show(node: Node, settings: Settings, *, as_json: bool) -> int:
-    """Print what was seen and decided; return 0, or the exit code of why nothing was decided. Raises OutputError."""
+    """Print evidence and decision; return 0, or the exit code of the error if undecided. Raises OutputError."""
     facts, error = look(node, settings)
     output.show(json.dumps(facts, indent=2).split("\n") if as_json else map(_painted, output.wrapped(_lines(facts))))
-    # why nothing was decided is part of the answer, and is said once
+    # the error is part of the output, and is not reported again
     return ExitCode.DONE if error is None else error.exit_code
 
 
 def _painted(line: str) -> str | output.DiffLine:
-    """Return a line with the colour of what it says: what is decided, and what is wrong."""
+    """Return a line with the colour of its kind: a decision, or a problem."""
     color = next((color for start, color in _COLORS.items() if line.startswith(start)), None)
     return line if color is None else output.DiffLine(line, functools.partial(click.style, fg=color, bold=True))
 
@@ -43,7 +43,7 @@ _COLORS = {"Decided:": "green", "Not decided:": "red", "  But:": "yellow"}
 
 
 def look(node: Node, settings: Settings) -> tuple[dict[str, Any], ConfigurationError | None]:
-    """Return what was seen and decided as JSON values, and why nothing was decided."""
+    """Return evidence and decision as JSON values, and the error if undecided."""
     seen = decide.gather_evidence(node, settings)
     decided: Sequence[EngineTarget] = ()
     error: ConfigurationError | None = None
@@ -72,7 +72,7 @@ def look(node: Node, settings: Settings) -> tuple[dict[str, Any], ConfigurationE
 
 
 def _method(node: Node, settings: Settings, decided: Sequence[EngineTarget]) -> dict[str, Any] | None:
-    """Return the method of a run, or why the one that was asked for is not possible; None where no engine was found."""
+    """Return a run's method, or why the requested method is not possible; None if no engine was found."""
     if not decided:
         return None
     folder = settings.toolkit.cdi.folder
@@ -104,7 +104,7 @@ def _method(node: Node, settings: Settings, decided: Sequence[EngineTarget]) -> 
 
 
 def _receipt(node: Node, settings: Settings) -> tuple[Receipt | None, str | None]:
-    """Return the node's receipt, and why it cannot be read where it cannot: that is no reason to say no more."""
+    """Return the node's receipt, and the error if it cannot be read, which does not stop the command."""
     try:
         return trust.load(node, ReceiptStore(node, settings.toolkit.install_dir)), None
     except InstallerError as error:
@@ -112,9 +112,9 @@ def _receipt(node: Node, settings: Settings) -> tuple[Receipt | None, str | None
 
 
 def _facts(node: Node, target: EngineTarget) -> dict[str, Any]:
-    """Return what a run would work on. What is wrong with the engine's files is said, and no reason to say no more."""
+    """Return what a run would configure. An error in the engine's files is included, and does not stop the command."""
     row = target.distribution
-    assert row is not None  # noqa: S101  # whoever detects an engine says whose it is
+    assert row is not None  # noqa: S101  # detection sets the distribution
     facts: dict[str, Any] = {
         "engine": target.name,
         "distribution": row.name,

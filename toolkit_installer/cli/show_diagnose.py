@@ -1,4 +1,4 @@
-"""What `diagnose` prints: each illness with file and line, its effect, and what ends it."""
+"""The output of `diagnose`: each illness with file and line, its effect, and its remedy."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def json_text(diagnosis: Diagnosis) -> str:
 
 
 def lines(diagnosis: Diagnosis, width: int | None = None) -> list[str]:
-    """Return a diagnosis as lines of at most `width` columns; None: however long."""
+    """Return a diagnosis as lines of at most `width` columns; None: of any length."""
     count = len(diagnosis.findings)
     found = [line for finding in diagnosis.findings for line in _finding(finding, width)]
     unseen = [line for each in diagnosis.unseen for line in _wrapped("Not inspected: ", each, width)]

@@ -1,4 +1,4 @@
-"""What `plan` shows."""
+"""The output of `plan`, as text and as JSON."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ if TYPE_CHECKING:
 
 
 class PlannedFile(msgspec.Struct, frozen=True):
-    """A file that would be changed, with the unified diff in which secrets are masked."""
+    """A file that would be changed, with its unified diff, secrets masked."""
 
     path: str
     diff: str
 
 
 class PlannedMethod(msgspec.Struct, frozen=True):
-    """How containers are to get the GPU, why, and which other ways were passed over."""
+    """How containers are to get the GPU, why, and which other methods were passed over."""
 
     name: str
     why: str
@@ -46,7 +46,7 @@ class PlannedMethod(msgspec.Struct, frozen=True):
 
 
 class PlannedEngine(msgspec.Struct, frozen=True):
-    """What would become of an engine. `reload` is None where it is not asked to take anything over."""
+    """What would change for an engine. `reload` is None if it would not be reloaded."""
 
     name: str
     notes: tuple[str, ...]
@@ -55,11 +55,11 @@ class PlannedEngine(msgspec.Struct, frozen=True):
     unit: str | None
     why: str
     impact: Impact | None
-    """What the reload touches, None where there is none."""
+    """What the reload affects, None if there is none."""
 
 
 class Planned(msgspec.Struct, frozen=True):
-    """The answer of `plan --json`: what `run` would do. Its form has a number, as that of `status --json`."""
+    """The output of `plan --json`: what `run` would do. `schema` is the version of its form, as in `status --json`."""
 
     schema: int
     version: str
@@ -79,9 +79,9 @@ class Planned(msgspec.Struct, frozen=True):
     waits_for: str | None = None
     """What `run` would wait for before it does any of this (`--reload-when`), None for nothing."""
     method: PlannedMethod | None = None
-    """None where no engine was looked at."""
+    """None if no engine was inspected."""
     nri_socket: str | None = None
-    """Where `run` would serve the NRI plugin while it waits, None where it would serve none."""
+    """Where `run` would serve the NRI plugin while it waits, None if it would serve none."""
 
 
 _SCHEMA = 1
@@ -90,7 +90,7 @@ _KEPT = {
     False: "its containers END, as live-restore is off",
     None: "its containers end unless live-restore is on",
 }
-"""What becomes of containers, by what the engine says of that: all but docker keep them."""
+"""What happens to containers, by what the engine reports: all engines but docker keep them."""
 _LEFT_ALONE = "Nothing to do: the node is to be left alone without a GPU (--without-gpu idle)."
 _NOTHING = "Nothing to do: the node is as it should be."
 
@@ -108,7 +108,7 @@ def show(node: Node, settings: Settings, seen: Prepared | None, stops: Installer
 
 
 def as_value(node: Node, settings: Settings, seen: Prepared | None, stops: InstallerError | None) -> Planned:
-    """Return what `run` would do, and what would stop it, for machines. Raises NodeError."""
+    """Return what `run` would do, and what would stop it, as a value. Raises NodeError."""
     shown, why = gpus.find_gpus(node), str(stops) if stops is not None else None
     if seen is not None:
         return _planned(node, seen, why, shown)
@@ -117,7 +117,7 @@ def as_value(node: Node, settings: Settings, seen: Prepared | None, stops: Insta
 
 
 def as_lines(node: Node, seen: Prepared | None, stops: InstallerError | None) -> list[str | DiffLine]:
-    """Return the same for people. Raises NodeError."""
+    """Return the same as lines for people. Raises NodeError."""
     shown = gpus.find_gpus(node)
     stopped = [f"`run` would stop before it does any of this: {stops.reason}", ""] if stops is not None else []
     told = lines(node, seen) if seen is not None else [_LEFT_ALONE]
@@ -159,7 +159,7 @@ def _method(seen: Prepared) -> PlannedMethod | None:
 
 
 def _impact(node: Node, seen: Prepared, work: EngineWork) -> Impact | None:
-    """Return what the engine's reload touches; nothing is looked at for that where there is none."""
+    """Return what the engine's reload affects; without a reload nothing is inspected."""
     if not work.reload_why:
         return None
     from toolkit_installer.applying import impact as look  # noqa: PLC0415  # only where a reload is due
@@ -192,12 +192,12 @@ def _planned_engine(work: EngineWork, impact: Impact | None) -> PlannedEngine:
 
 
 def _others(seen: Prepared) -> tuple[EngineRecord, ...]:
-    """Return the engines that are to have no handlers any more."""
+    """Return the engines whose handlers are to be removed."""
     return superseded(seen.receipt.engines if seen.receipt is not None else (), seen.plan)
 
 
 def _config(node: Node, seen: Prepared) -> list[tuple[str, bytes | None, bytes | None]]:
-    """Return path, content now and content to come of the toolkit's config.toml, if it is to be written."""
+    """Return path, current and new content of the toolkit's config.toml, if it is to be written."""
     work = seen.plan.toolkit
     written = [file for file in work.write if file.name == wrappers.CONFIG_NAME]
     paths = [(f"{work.folder}/{file.name}", file.content) for file in written]
@@ -241,7 +241,7 @@ def lines(node: Node, seen: Prepared) -> list[str | DiffLine]:
 
 
 def _summary(seen: Prepared, others: Sequence[EngineRecord]) -> str:
-    """Return in one line what people want to know first: what is written, and what becomes of the engines."""
+    """Return a summary in one line: what is written, and what happens to the engines."""
     plan = seen.plan
     edited = sum(wanted.changes for engine in plan.engines for wanted in engine.desired.files)
     parts = [
@@ -266,7 +266,7 @@ def _counted(number: int, noun: str, done: str, nouns: str = "") -> str:
 
 
 def _fate(engine: EngineWork) -> str:
-    """Return what becomes of an engine."""
+    """Return in words whether an engine is reloaded or restarted."""
     if not engine.reload_why:
         return "" if not engine.changes else f"{engine.name} is not reloaded"
     if engine.reload.watched_by:
@@ -290,7 +290,7 @@ def _described(file: ToolkitFile) -> str:
 
 
 def _own_diff(path: str, now: bytes | None, to_come: bytes | None) -> str:
-    """Return the diff of a file that is ours as a whole: its lines are shown, and of others what is shown of any."""
+    """Return the diff of a file that is wholly ours: its new lines are shown, and all others masked as in any file."""
     ours = frozenset((to_come or b"").decode(errors="backslashreplace").split("\n"))
 
     def shown(text: str) -> str:

@@ -1,4 +1,4 @@
-"""What `status` shows: the verdict first, then what it is made of."""
+"""The output of `status`: the verdict first, then the facts behind it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _LABEL = 9
 
 
 def show_status(health: Health, *, as_json: bool) -> None:
-    """Print how the node stands. Raises OutputError."""
+    """Print the node's status. Raises OutputError."""
     output.show(json_text(health).split("\n") if as_json else map(_painted, lines(health, output.width())))
 
 
@@ -49,23 +49,23 @@ def _painted(line: str) -> str | output.DiffLine:
 
 
 def json_text(health: Health) -> str:
-    """Return the answer as JSON text, the verdict first."""
+    """Return the status as JSON text, the verdict first."""
     body = msgspec.to_builtins(health)
     first = {name: body.pop(name) for name in ("schema", "verdict", "reasons")}
     return json.dumps(first | body, indent=2)
 
 
 def lines(health: Health, width: int | None) -> list[str]:
-    """Return the answer for people, in lines of at most `width` columns (None: of any length)."""
+    """Return the status for people, in lines of at most `width` columns (None: of any length)."""
     return [line for label, text in _facts(health) for line in _wrapped(label, text, width)]
 
 
 _AS_IT_IS = "\0"
-"""The label of a line that is not wrapped: one of a diff."""
+"""The label of a line that is not wrapped, such as a line of a diff."""
 
 
 def _wrapped(label: str, text: str, width: int | None) -> list[str]:
-    """Return a fact's lines: the label before the first, and as much room before the others."""
+    """Return a fact's lines: the label before the first, and as many spaces before the others."""
     if label == _AS_IT_IS:
         return [f"{'':{_LABEL}}{text}"]
     head = f"{label:{_LABEL}}"
@@ -82,7 +82,7 @@ def _wrapped(label: str, text: str, width: int | None) -> list[str]:
 
 
 def _facts(health: Health) -> Iterator[tuple[str, str]]:
-    """Yield each fact with its label; one that belongs to the fact before has none."""
+    """Yield each fact with its label, which is empty if it belongs to the fact before."""
     yield "Verdict:", f"{health.verdict}{'' if health.reasons else _praise(health)}"
     for reason in health.reasons:
         yield "", f"{reason.verdict}: {reason.what}"
@@ -147,7 +147,7 @@ def _running(health: Health) -> str:
 
 
 def _last_run(health: Health, ended: LastRun) -> Iterator[tuple[str, str]]:
-    """Yield how the last run ended that failed, and what it said, unless that is among the reasons."""
+    """Yield how the last failed run ended, and its error, unless that is among the reasons."""
     yield "Last:", f"`{ended.command}` failed at {ended.ended} with exit code {ended.exit_code} ({ended.event})"
     if not status_verdict.counts(health):
         yield "", status_verdict.said(ended)
@@ -167,7 +167,7 @@ def _toolkit(toolkit: ToolkitHealth) -> Iterator[tuple[str, str]]:
 
 
 def _would(health: Health, method: MethodHealth) -> str:
-    """Return what becomes of a container that asks for the GPU, in words."""
+    """Return what happens to a container that requests the GPU, in words."""
     if not method.met:
         return "would NOT be given it"
     if health.has_gpu is False:
@@ -203,7 +203,7 @@ def _engine(engine: EngineHealth) -> Iterator[tuple[str, str]]:
 
 
 def _silent(engine: EngineHealth, seen: SilentEngine) -> Iterator[tuple[str, str]]:
-    """Yield what is known of an engine that does not answer: its unit, its log, and whether its files are in order."""
+    """Yield what is known of an engine that does not respond: its unit, its log, and the faults of its files."""
     if seen.unit is not None:
         result = f" ({seen.result})" if seen.result is not None else ""
         yield "", f"{seen.unit} is {seen.unit_state or 'in an unknown state'}{result}"
@@ -214,7 +214,7 @@ def _silent(engine: EngineHealth, seen: SilentEngine) -> Iterator[tuple[str, str
 
 
 def _default(engine: EngineHealth) -> str:
-    """Return what is said of the default runtime: the live engine's, else that of its files, if they are as written."""
+    """Return the note for the default runtime: the live engine's, else that of its files if they are as written."""
     if engine.live.default is not None:
         return " (default)"
     written = bool(engine.files) and all(file.state == AS_WRITTEN for file in engine.files)

@@ -1,4 +1,4 @@
-"""The commands as click has them: made of the table of options, and of what the help says of each."""
+"""The commands as click objects, built from the table of options and the help pages."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ FULL_HELP_FLAG = "--help-all"
 VERSION_FLAGS = ("-v", "--version")
 ALIASES: Mapping[str, str] = {"install": "run"}
 COMPLETE_VARIABLE = "_TOOLKIT_INSTALLER_COMPLETE"
-"""What a completion script sets when it asks."""
+"""The variable that a completion script sets to request completions."""
 
 
 class _OwnHelp(click.Command):
-    """A command whose help is click's own, but for how it is printed."""
+    """A command whose help is click's own, except how it is printed."""
 
     def get_help_option(self, ctx: click.Context) -> click.Option:  # noqa: ARG002  # click's
         return _shows(HELP_FLAGS, lambda context: output.show_own(context.get_help()))
 
 
 class _Command(_OwnHelp):
-    """A command whose flags may be written in all the ways that the field writes them."""
+    """A command that accepts every spelling of flags that is in use (see `argv`)."""
 
     def __init__(self, name: str, page: Page, program: Program, environment: Mapping[str, str]) -> None:
         job = jobs.of(name, program, environment)
@@ -55,10 +55,10 @@ class _Command(_OwnHelp):
         self._emphasise = _emphasis(environment)
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        if not self.params:  # six commands have eighty options each, and one of them is asked for
+        if not self.params:  # six commands have eighty options each, and only one command runs
             self.params = [
                 *self._arguments(),
-                # as texts: `build` knows what they mean
+                # as texts, which `build` parses
                 *map(_option, self._rows),
                 _shows((FULL_HELP_FLAG,), lambda context: output.show_own(self.help_text(context, full=True))),
                 _version_option(),
@@ -66,7 +66,7 @@ class _Command(_OwnHelp):
         return super().get_params(ctx)
 
     def _arguments(self) -> list[click.Argument]:
-        """Return what the command takes beside options: what it needs, or where to install."""
+        """Return the command's arguments: those that it requires, or the optional install folder."""
         if self._page.argument is not None:
             return [
                 click.Argument(
@@ -84,7 +84,7 @@ class _Command(_OwnHelp):
         formatter.write(self.help_text(ctx, full=False))
 
     def help_text(self, context: click.Context, *, full: bool) -> str:
-        """Return the help: with the options that most people use, or with all."""
+        """Return the help, with the most used options or with all."""
         arguments = " ".join(argument.make_metavar(context) for argument in self._arguments())
         usage = f"{context.command_path} [OPTIONS] {arguments}"
         return cli_help.render(
@@ -93,7 +93,7 @@ class _Command(_OwnHelp):
 
 
 class _Group(_OwnHelp, click.Group):
-    """The program that has several commands."""
+    """The program with several commands."""
 
     def __init__(self, environment: Mapping[str, str]) -> None:
         program = Program.TOOLKIT_INSTALLER
@@ -130,21 +130,21 @@ class _Group(_OwnHelp, click.Group):
 
 
 def _unknown(name: str, commands: Sequence[str], context: click.Context) -> click.UsageError:
-    """Return the error for a command that there is not. Only the nearest is suggested: never the opposite as well."""
+    """Return the error for an unknown command. Only the nearest is suggested: never the opposite as well."""
     return click.UsageError(f"there is no command {name!r}{_meant(name, commands)}", context)
 
 
 def _meant(word: str, words: Sequence[str]) -> str:
-    """Return what is said of the word that was probably meant; empty where none is near."""
+    """Return a suggestion of the word that was probably meant; empty if none is near."""
     meant = nearest(word, words)
     return f": did you mean {meant!r}?" if meant is not None else ""
 
 
 def _option(row: Option) -> click.Option:
-    """Return what click reads of a row. All values are texts: `build` knows what they mean."""
+    """Return the click option for a row. All values are texts, which `build` parses."""
 
     def complete(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
-        from toolkit_installer.cli import completion  # noqa: PLC0415  # of completion alone
+        from toolkit_installer.cli import completion  # noqa: PLC0415  # for completion only
 
         return completion.values(row, begun)
 
@@ -173,7 +173,7 @@ def _show_help(command: str | None) -> int:
     if command is None:
         output.show_own(group.get_help(context))
         return 0
-    assert isinstance(group, _Group)  # noqa: S101  # whose command this is
+    assert isinstance(group, _Group)  # noqa: S101  # this command belongs to the group
     _, found, _ = group.resolve_command(context, [command])
     assert found is not None  # noqa: S101  # resolve_command raises
     with click.Context(found, parent=context, info_name=command) as own:
@@ -182,13 +182,13 @@ def _show_help(command: str | None) -> int:
 
 
 def _complete_shell(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[str]:
-    from toolkit_installer.cli import completion  # noqa: PLC0415  # of completion alone
+    from toolkit_installer.cli import completion  # noqa: PLC0415  # for completion only
 
     return [shell for shell in completion.SHELLS if shell.startswith(begun)]
 
 
 def _show_completion(shell: str | None) -> int:
-    from toolkit_installer.cli import completion  # noqa: PLC0415  # of completion alone
+    from toolkit_installer.cli import completion  # noqa: PLC0415  # for completion only
 
     context = click.get_current_context()
     known = f"{', '.join(completion.SHELLS[:-1])} and {completion.SHELLS[-1]} are known"
@@ -202,10 +202,10 @@ def _show_completion(shell: str | None) -> int:
 
 
 def complete(environment: Mapping[str, str]) -> int | None:
-    """Answer a shell that asks how a command line goes on; return None where none asks."""
+    """Print the completions and return 0 if a shell requests them, else return None."""
     if COMPLETE_VARIABLE not in environment:
         return None
-    from toolkit_installer.cli import completion  # noqa: PLC0415  # of completion alone
+    from toolkit_installer.cli import completion  # noqa: PLC0415  # for completion only
 
     if (shell := completion.asking(environment[COMPLETE_VARIABLE])) is None:
         return None
@@ -214,14 +214,14 @@ def complete(environment: Mapping[str, str]) -> int | None:
 
 
 def top_command(program: Program, environment: Mapping[str, str]) -> click.Command:
-    """Return the program that has several commands, or under an old name the one that it is."""
+    """Return the program with several commands, or under an old name the single command that it is."""
     if program is Program.TOOLKIT_INSTALLER:
         return _Group(environment)
     return _Command("run", cli_help.OLD_NAMES[program], program, environment)
 
 
 def _shows(flags: Sequence[str], show: Callable[[click.Context], object]) -> click.Option:
-    """Return an option that shows something in place of what the command does."""
+    """Return an option that prints something instead of running the command."""
 
     def callback(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:  # noqa: FBT001  # click's
         if asked:
@@ -236,14 +236,14 @@ def _version_option() -> click.Option:
 
 
 def _show_version(_context: click.Context) -> int:
-    from toolkit_installer.reporting import versions  # noqa: PLC0415  # what every other start can do without
+    from toolkit_installer.reporting import versions  # noqa: PLC0415  # every other start does without it
 
     output.show([f"{Program.TOOLKIT_INSTALLER} {versions.own()}", versions.image_payload()])
     return 0
 
 
 def _emphasis(environment: Mapping[str, str]) -> Callable[[str], str]:
-    """Bold, unless asked otherwise; click takes it out again where the output is no terminal."""
+    """Return a function that makes text bold, unless `environment` forbids it; click undoes it without a terminal."""
     if environment.get("NO_COLOR") or environment.get("TERM") == "dumb":
         return str
     return lambda text: click.style(text, bold=True)

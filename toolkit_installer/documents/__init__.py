@@ -1,1 +1,1 @@
-"""Configuration files as text: what they mean, and edits that touch nothing but what they must. Pure."""
+"""Parsing, minimal editing, diffing and masking of configuration files as text. Pure."""

@@ -1,6 +1,6 @@
-"""A change to a configuration document, independent of its syntax.
+"""Changes to a parsed configuration document, whatever its syntax, and the digest of a file's content. Pure.
 
-The digest by which a content is known: of files that were written, and of those that stood there before. Pure.
+The digest identifies files that were written and the originals that they replaced.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ Table = dict[str, Any]
 
 
 class Set(msgspec.Struct, frozen=True):
-    """Make the value at `path` exactly `value`; missing parents are created as tables."""
+    """A change that sets `path` to exactly `value`; missing parents are created as tables."""
 
     path: Path
     value: Any
 
 
 class Remove(msgspec.Struct, frozen=True):
-    """Make `path` absent; its parents stay, even when they become empty."""
+    """A change that removes `path`; its parents stay, even when they become empty."""
 
     path: Path
 
@@ -45,15 +45,15 @@ class _Absent:
 
 
 ABSENT: Final = _Absent()
-"""What `lookup` returns where a document has no such key."""
+"""The value that `lookup` returns for a key that the document does not have."""
 
 
 class DocumentError(ConfigurationError):
-    """A document that cannot be parsed. `line` is 1-based; `path` is filled in by whoever read the file."""
+    """A document that cannot be parsed. `line` is 1-based; the caller that read the file sets `path`."""
 
 
 class EditMismatchError(InstallerError):
-    """An edited text does not mean what was intended: a bug of ours, found before it was written."""
+    """An edited text with another meaning than intended: a bug in this program, found before the file is written."""
 
 
 def lookup(document: Table, path: Path) -> Any:
@@ -72,7 +72,7 @@ def line_at(text: str, offset: int) -> int:
 
 
 def apply(document: Table, changes: tuple[Change, ...]) -> Table:
-    """Return what `document` should mean after `changes`, as a new value; the argument is left alone."""
+    """Return a copy of `document` with `changes` made; the argument is not changed."""
     result = dict(document)
     for change in changes:
         result = _applied(result, change.path, change)
@@ -80,9 +80,9 @@ def apply(document: Table, changes: tuple[Change, ...]) -> Table:
 
 
 def merged(base: Table, over: Table, *, whole: Path | None = None, place: Path = ()) -> Table:
-    """Return `over` laid on `base`, as a new value: tables merge, values replace.
+    """Return a new table of `base` overlaid with `over`: tables merge, other values replace.
 
-    So do the tables in the one at `whole`, each of which replaces the other of its name. `place` is where both stand.
+    Tables directly below the path `whole` replace each other too, name by name. `place` is the path of both tables.
     """
     result = {**base, **over}
     for key, value in over.items():
@@ -93,7 +93,7 @@ def merged(base: Table, over: Table, *, whole: Path | None = None, place: Path =
 
 
 def _applied(table: Table, path: Path, change: Change) -> Table:
-    """Return a copy of `table` with one change made below it; only the tables on the way are copied."""
+    """Return a copy of `table` with one change made below it; only the tables along `path` are copied."""
     result = dict(table)
     key, rest = path[0], path[1:]
     if rest:
@@ -111,7 +111,7 @@ def _applied(table: Table, path: Path, change: Change) -> Table:
 
 
 def same(left: Any, right: Any) -> bool:
-    """Tell whether two parsed values mean the same: types count (1, 1.0 and true differ), order of keys does not."""
+    """Return whether two parsed values are equal: types count (1, 1.0 and true differ), order of keys does not."""
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
@@ -124,5 +124,5 @@ def same(left: Any, right: Any) -> bool:
 
 
 def sha256(content: bytes) -> str:
-    """Return the SHA-256 of a content, in hex."""
+    """Return the SHA-256 of `content`, in hex."""
     return hashlib.sha256(content).hexdigest()

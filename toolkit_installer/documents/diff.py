@@ -1,4 +1,4 @@
-"""Unified diffs of configuration files, for people: values hidden that may be secret, safe for a terminal."""
+"""Unified diffs of configuration files for people: possible secrets are masked, control characters escaped."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from toolkit_installer.documents import log_line
 from toolkit_installer.documents.masking import mask
 
 CONTEXT: Final = 3
-"""Unchanged lines that are shown around a change."""
+"""Unchanged lines shown around a change."""
 
 _RESET: Final = "\x1b[0m"
 _COLORS: Final = {"---": "\x1b[1m", "+++": "\x1b[1m", "@@ ": "\x1b[36m", "-": "\x1b[31m", "+": "\x1b[32m"}
@@ -18,10 +18,10 @@ _CARETS: Final = {code: f"^{chr(code ^ 0x40)}" for code in (*range(0x20), 0x7F) 
 
 
 _Side = list[tuple[bytes, str]]
-"""One version of a file, line by line: its bytes, which are compared, and what is shown of them."""
+"""One version of a file by line: the bytes, which are compared, and the text that is shown."""
 
 _Code = tuple[str, int, int, int, int]
-"""What became of a stretch of lines, as difflib says it: the kind, from and to in the old file and in the new one."""
+"""A difflib opcode: the kind of change, then start and end in the old file and in the new file."""
 
 
 def unified(
@@ -32,11 +32,11 @@ def unified(
     color: bool = False,
     shown: Callable[[str], str] = mask,
 ) -> str:
-    """Return the diff of two versions of the file at `path`, or nothing if they are the same; None is an absent file.
+    """Return the diff of two versions of the file at `path`, "" if they are equal; None is an absent file.
 
-    `shown` returns a text as people may see it, with as many lines: values are hidden that may be secret, in context
-    lines too. Where a line changed only in what is not shown, the new one is followed by `(changed)`. Bytes that are no
-    UTF-8 and control characters are shown escaped. `color` adds ANSI colours.
+    `shown` returns a text with possible secrets masked, in as many lines; context lines are masked too. If a line
+    changed only in its masked part, the new line is followed by `(changed)`. Invalid UTF-8 and control characters are
+    shown escaped. `color` adds ANSI colours.
     """
     if before == after:
         return ""
@@ -55,15 +55,15 @@ def unified(
 
 
 def painted(line: str) -> str:
-    """Return a line of a diff in the colour of its kind."""
+    """Return a diff line in the colour of its kind."""
     color = next((color for start, color in _COLORS.items() if line.startswith(start)), "")
     return f"{color}{line}{_RESET}" if color else line
 
 
 def _hunks(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[list[_Code]]:
-    """Yield the changes in groups, with CONTEXT equal lines around.
+    """Yield the changes in groups, with CONTEXT equal lines around each.
 
-    difflib compares only what lies between the equal lines at both ends: a small edit of a large file is quick to show.
+    difflib gets only the part between the equal lines at both ends, so that a small edit of a large file is quick.
     """
     short = min(len(old), len(new))
     head = next((n for n in range(short) if old[n] != new[n]), short)
@@ -75,7 +75,7 @@ def _hunks(old: Sequence[bytes], new: Sequence[bytes]) -> Iterator[list[_Code]]:
 
 
 def _block(tag: str, old: _Side, new: _Side) -> Iterator[str]:
-    """Yield the lines of one stretch that is equal or that was replaced."""
+    """Yield the diff lines of one opcode."""
     for line, shown in old:
         yield from _line(" " if tag == "equal" else "-", shown, line)
     if tag == "equal":
@@ -92,7 +92,7 @@ def _line(sign: str, shown: str, line: bytes) -> Iterator[str]:
 
 
 def _side(content: bytes | None, shown: Callable[[str], str]) -> _Side:
-    """Return a file's lines; hidden as a whole, since a line does not show what it stands under."""
+    """Return a file's lines. The file is masked as a whole, as a single line does not show which keys it belongs to."""
     lines = (content or b"").split(b"\n")
     safe = map(_safe, shown((content or b"").decode(errors="backslashreplace")).split("\n"))
     *whole, last = zip(lines, safe, strict=True)
@@ -100,7 +100,7 @@ def _side(content: bytes | None, shown: Callable[[str], str]) -> _Side:
 
 
 def _span(start: int, stop: int) -> str:
-    """Return a range of lines as unified diffs number them: an empty one stands after the line before it."""
+    """Return a line range as a unified diff numbers it: an empty range has the number of the line before it."""
     count = stop - start
     if count == 1:
         return str(start + 1)
@@ -108,5 +108,5 @@ def _span(start: int, stop: int) -> str:
 
 
 def _safe(text: str) -> str:
-    """Return text without anything that a terminal would obey or hide: `^M` for CR, as diffs have it; tabs stay."""
+    """Return text with all characters escaped that a terminal would obey or hide: CR as `^M`, like diff; tabs stay."""
     return log_line.visible_line(text.translate(_CARETS), tabs=True)

@@ -1,12 +1,9 @@
-"""Changing a JSON tree so that the text around a change stays as it is.
+"""Parsing and minimal editing of JSON configuration files (docker's daemon.json).
 
-New members go first in their object: so no comma has to be added to a line that somebody wrote, and removing them
-restores the same bytes.
-
-JSON configuration files (docker's daemon.json): what they mean, and edits of their text.
-
-The standard library's parser says whether a text is JSON and what it means; our own scanner says where things stand. An
-edited text is parsed again and compared with what was intended before anybody gets to see it.
+The standard library's parser validates and parses the text; the scanner of json_text finds positions in it. An edit
+keeps the text around each change. It inserts new members first in their object: no existing line needs another comma,
+and removing the members restores the same bytes. The edited text is parsed again and compared with the intended
+document before it is returned.
 """
 
 from __future__ import annotations
@@ -38,21 +35,21 @@ _LINE_END = lazy.pattern(r"\r\n|\n|\r")
 
 
 class Style(msgspec.Struct, frozen=True):
-    """How the file's author breaks lines and indents: one level's white space, one line end."""
+    """The file's layout: the white space of one level of indentation, and the line end."""
 
     unit: str = "    "
     line_end: str = "\n"
 
 
 def style_of(text: str, document: Document | None = None) -> Style:
-    """Return the style of a file; four spaces and LF where it does not tell."""
+    """Return the style of a file; four spaces and LF if the file does not show any."""
     match = _LINE_END.search(text)
     units = _units(document.root, "") if document else iter(())
     return Style(next(units, "    "), match[0] if match else "\n")
 
 
 def _units(obj: Object, outer: str) -> Iterator[str]:
-    """Yield, for each object whose first member starts a line, by how much it is indented more than `outer`."""
+    """Yield, for each object whose first member starts a line, the member's indentation beyond `outer`."""
     for index, member in enumerate(obj.members):
         inner = _indent(member.before)
         if inner is not None and index == 0 and inner != outer and inner.startswith(outer):
@@ -62,27 +59,27 @@ def _units(obj: Object, outer: str) -> Iterator[str]:
 
 
 def _indent(before: str) -> str | None:
-    """Return what stands on the line before a member, or None if something else starts the line."""
+    """Return a member's indentation, or None if something else starts its line."""
     ends = list(_LINE_END.finditer(before))
     return before[ends[-1].end() :] if ends else None
 
 
 def _cut(gap: str) -> tuple[str, str, str]:
-    """Split white space into the rest of its first line, the line end (empty if none) and what follows."""
+    """Split white space into the rest of its first line, the line end (empty if none) and the other lines."""
     match = _LINE_END.search(gap)
     return (gap[: match.start()], match[0], gap[match.end() :]) if match else (gap, "", "")
 
 
 def _without_lines(left: str, right: str) -> str:
-    """Join two pieces of white space when the whole lines between them go."""
+    """Return two pieces of white space joined so that no whole line stays between them."""
     indent = _indent(left) or ""
     return left[: len(left) - len(indent)] + _cut(right)[2]
 
 
 def render(value: Any, style: Style, indent: str | None) -> str:
-    """Return JSON text: on one line if `indent` is None, else with inner lines indented one level more than that.
+    """Return JSON text: on one line if `indent` is None, else with inner lines indented one level deeper.
 
-    Raises TypeError or ValueError for what JSON cannot say.
+    Raises TypeError or ValueError for a value that JSON cannot hold.
     """
     deeper = None if indent is None else indent + style.unit
     if isinstance(value, dict):
@@ -94,7 +91,7 @@ def render(value: Any, style: Style, indent: str | None) -> str:
         return _string(value)
     if isinstance(value, decimal.Decimal) and value.is_finite():
         text = str(value)
-        return text if set(text) & {".", "E"} else f"{text}.0"  # or it would be read back as an integer
+        return text if set(text) & {".", "E"} else f"{text}.0"  # or it would be parsed as an integer
     return json.dumps(value, allow_nan=False)
 
 
@@ -107,12 +104,12 @@ def _bracketed(brackets: str, items: list[str], style: Style, indent: str | None
 
 def _string(value: str) -> str:
     text = json.dumps(value, ensure_ascii=False)
-    # Half of a surrogate pair cannot be encoded: it stays the escape that it was read from.
+    # A lone surrogate cannot be encoded as UTF-8, so it stays an escape.
     return text if text.isprintable() else json.dumps(value)
 
 
 def set_value(document: Document, path: Path, value: Any, style: Style) -> None:
-    """Make the value at `path` exactly `value`, touching only what differs."""
+    """Set the value at `path` to exactly `value`, changing only the parts that differ."""
     obj = document.root
     for depth, key in enumerate(path, 1):
         member = obj.find(key)
@@ -126,7 +123,7 @@ def set_value(document: Document, path: Path, value: Any, style: Style) -> None:
 
 
 def remove(document: Document, path: Path) -> None:
-    """Remove the member at `path` with its comma, and with its lines if nothing else stands on them."""
+    """Remove the member at `path` with its comma, and with its lines if they hold nothing else."""
     obj = document.root
     for key in path[:-1]:
         member = obj.find(key)
@@ -144,7 +141,7 @@ def _nested(path: Path, value: Any) -> Any:
 
 
 def _replace(member: Member, value: Any, style: Style) -> None:
-    """Give a member another value; an object that stays an object is changed inside."""
+    """Replace a member's value; if both values are objects, only the members that differ change."""
     old = member.value
     if isinstance(old, Object) and isinstance(value, dict):
         there = {inner.key: inner for inner in old.members}
@@ -153,7 +150,7 @@ def _replace(member: Member, value: Any, style: Style) -> None:
                 _replace(there[key], item, style)
             else:
                 _insert(old, key, item, style)
-        for key, inner in there.items():  # last, so that the new members take over the lines' layout
+        for key, inner in there.items():  # last, so that the new members copy the layout of the old lines
             if key not in value:
                 _remove(old, inner)
         return
@@ -167,7 +164,7 @@ def _replace(member: Member, value: Any, style: Style) -> None:
 
 
 def _fresh(value: Any, style: Style, indent: str | None) -> Value:
-    """Return a new value as a tree, so that a later change of the same edit can go into it."""
+    """Return a new value as a tree, so that a later change of the same edit can modify it."""
     tree = scan_value(render(value, style, indent))
     _mark(tree)
     return tree
@@ -181,7 +178,7 @@ def _mark(tree: Value) -> None:
 
 
 def _insert(obj: Object, key: str, value: Any, style: Style) -> None:
-    """Put a new member before those of the file and after those that the edit put there."""
+    """Insert a new member before the file's own members and after those that this edit inserted."""
     before, after = _slot(obj, style)
     tree = _fresh(value, style, _indent(before))
     obj.members.insert(obj.ours, Member(before, _string(key), key, ": ", tree, after, -1))
@@ -189,7 +186,7 @@ def _insert(obj: Object, key: str, value: Any, style: Style) -> None:
 
 
 def _slot(obj: Object, style: Style) -> tuple[str, str]:
-    """Return the white space before and after a new member at `obj.ours`, taken from its neighbours where need be."""
+    """Return the white space before and after a new member at `obj.ours`, taking it from its neighbours if needed."""
     if not obj.members:
         head, line_end, rest = _cut(obj.gap)
         if not line_end:
@@ -231,9 +228,9 @@ def _remove(obj: Object, member: Member) -> None:
 
 
 def _close_before(member: Member, left: Member | None, right: Member) -> None:
-    """Close the hole that a member leaves before its right neighbour."""
+    """Join the white space around a removed member that has a right neighbour."""
     if _breaks(right.before):
-        # "right" stays on its line. If "member" shares its own with something before it, only that much goes.
+        # "right" stays on its line. If other text precedes "member" on its line, only "member" is cut.
         if _breaks(member.before):
             right.before = _without_lines(member.before, right.before)
     elif left is not None and _breaks(left.after) and not _breaks(member.before) and _breaks(member.after):
@@ -247,17 +244,17 @@ def _breaks(gap: str) -> bool:
 
 
 _REMEMBERED = 8
-"""Documents: those of one engine, before and after."""
+"""Size of the cache of parsed documents: those of one engine, before and after a change."""
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def parse(content: bytes) -> Table:
-    """Return what a JSON file means; an empty one means `{}`.
+    """Parse a JSON file; an empty file is `{}`.
 
-    Numbers keep their exact value: int, or decimal.Decimal for those with a fraction or an exponent. A UTF-8 byte
-    order mark is allowed, as dockerd allows it. Raises DocumentError for everything that RFC 8259 does not allow, for
-    a top level that is no object, for duplicate keys, and for numbers and nesting beyond reason. The same bytes give
-    the same value again, without being read again: nobody changes it.
+    Numbers keep their exact value: int, or decimal.Decimal if they have a fraction or an exponent. A UTF-8 byte order
+    mark is allowed, as dockerd allows it. Results are cached by content: the caller must not change them. Raises
+    DocumentError for everything that RFC 8259 does not allow, for a top level that is no object, for duplicate keys,
+    and for numbers and nesting beyond the limits of json_text.
     """
     return _read(_decode(content))[1]
 
@@ -265,9 +262,9 @@ def parse(content: bytes) -> Table:
 def edit(content: bytes, changes: Sequence[Change]) -> bytes:
     """Return the file with the changes made and every other line as it was.
 
-    Changes without effect return the same bytes. New members stand first in their object, in the order given.
-    Raises DocumentError for a file that cannot be parsed, and EditMismatchError if the result would not mean exactly
-    what was asked for.
+    Changes without effect return the same bytes. New members come first in their object, in the order given.
+    Raises DocumentError for a file that cannot be parsed, and EditMismatchError if the result would not parse to
+    exactly the intended document.
     """
     exact = tuple(Set(change.path, _exact(change.value)) if isinstance(change, Set) else change for change in changes)
     text = _decode(content)
@@ -289,7 +286,7 @@ def edit(content: bytes, changes: Sequence[Change]) -> bytes:
 
 
 def line_of(content: bytes, path: Path) -> int | None:
-    """Return the 1-based line of the key at `path`, or None where there is none. Raises DocumentError as `parse`."""
+    """Return the 1-based line of the key at `path`, None if the key is absent. Raises DocumentError as `parse` does."""
     text = _decode(content)
     member: Member | None = None
     document, _ = _read(text)
@@ -303,7 +300,7 @@ def line_of(content: bytes, path: Path) -> int | None:
 
 
 def _edited(document: Document, changes: tuple[Change, ...], style: Style) -> str:
-    """Return the text of a document (which is used up) after the changes."""
+    """Return the text of a document after the changes, which modify the document itself."""
     for change in changes:
         if isinstance(change, Set):
             set_value(document, change.path, change.value, style)
@@ -313,16 +310,16 @@ def _edited(document: Document, changes: tuple[Change, ...], style: Style) -> st
 
 
 def _read(text: str) -> tuple[Document | None, Table]:
-    """Return the tree of a text, None for one that is blank, and what it means. Raises DocumentError."""
+    """Return the tree of a text (None if the text is blank) and the parsed table. Raises DocumentError."""
     if not text.strip(" \t\r\n"):
         return None, {}
     try:
-        # the scanner refuses the constants and numbers that are taken for none here, and says where they are
+        # constants and numbers that become None here are rejected, with their position, by the scanner
         table: Table = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=lambda _: None)
     except json.JSONDecodeError as error:
         raise explained(text, error) from error
     except RecursionError:
-        table = {}  # the same: nested too deeply
+        table = {}  # nested too deeply: rejected by the scanner too
     return scan(text), table
 
 
@@ -333,7 +330,7 @@ def _number(text: str) -> int | decimal.Decimal | None:
 
 
 def _decode(content: bytes) -> str:
-    """Return the text without its byte order mark."""
+    """Return the text without its byte order mark. Raises DocumentError."""
     body = content.removeprefix(codecs.BOM_UTF8)
     if body.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise DocumentError("not UTF-8 but UTF-16 (column 1)", line=1, hint="save the file as UTF-8")
@@ -356,7 +353,7 @@ def _place(content: bytes, offset: int) -> tuple[int, int]:
 
 
 def _exact(value: Any) -> Any:
-    """Return a value to be set with the types that `parse` would read it back with."""
+    """Return a new value converted to the types that `parse` would return for it."""
     if isinstance(value, dict):
         return {key: _exact(item) for key, item in value.items()}
     if isinstance(value, list | tuple):

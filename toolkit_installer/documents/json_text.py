@@ -1,9 +1,8 @@
-"""JSON text as a tree that keeps every character.
+"""JSON text as a tree that keeps every character, and error messages for text that is not JSON.
 
-The scanner finds places, in a text that the standard library's parser has accepted. It refuses only what that parser
-takes and dockerd, or reason, does not: keys that stand twice, and numbers and nesting beyond measure.
-
-What is wrong with a text that is no JSON, in words for whoever wrote it, with line and column.
+The scanner finds positions in a text that the standard library's parser has accepted. Of that it rejects duplicate
+keys, NaN and Infinity, and numbers and nesting beyond a limit. The messages are for the file's author, with line and
+column.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from toolkit_installer.documents import shown
 from toolkit_installer.documents.changes import DocumentError, line_at
 
 MAX_DEPTH: Final = 100
-"""Levels of nesting that are read. Far beyond any engine's file, far below Python's recursion limit."""
+"""Maximum levels of nesting: far beyond any engine's file, far below Python's recursion limit."""
 
 MAX_NUMBER: Final = 600
-"""Characters of the longest number that is read: Python refuses integers from 641 digits on where told to."""
+"""Maximum characters of a number: Python's configurable limit can reject integers from 641 digits on."""
 
 MAX_EXPONENT: Final = 15
-"""Digits of the longest exponent that is read: decimal.Decimal holds 18."""
+"""Maximum digits of an exponent: decimal.Decimal holds 18."""
 
 NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
-"""What Python takes for numbers, and JSON does not."""
+"""Constants that Python's parser accepts as numbers and JSON does not allow."""
 
 _SPACE = lazy.pattern(r"[ \t\r\n]*")
 _COLON = lazy.pattern(r"[ \t\r\n]*:[ \t\r\n]*")
@@ -38,18 +37,18 @@ _ABSURD_EXPONENT = lazy.pattern(rf"[eE][+-]?[0-9]{{{MAX_EXPONENT + 1}}}")
 
 
 class Raw(msgspec.Struct, eq=False):
-    """A value that is kept or replaced as a whole: a scalar or an array, as it is spelt."""
+    """A scalar or an array as it is spelt; kept or replaced as a whole."""
 
     text: str
 
 
 class Object(msgspec.Struct, eq=False):
-    """An object. `gap` is what stands between the braces when there are no members."""
+    """An object. `gap` is the text between the braces when there are no members."""
 
     members: list[Member]
     gap: str = ""
     ours: int = 0
-    """How many of the first members were put there by the edit in progress."""
+    """How many of the first members were inserted by the edit in progress."""
 
     def find(self, key: str) -> Member | None:
         """Return the member named `key`."""
@@ -75,8 +74,8 @@ class Member(msgspec.Struct, eq=False):
     """One `"key": value` of an object.
 
     `before` and `after` are the white space around it, up to the brace or comma on either side; `colon` is the colon
-    with its white space. `name` is the key as it is spelt, `key` what it means. `offset` is where `name` stood in the
-    scanned text, in characters.
+    with its white space. `name` is the key as it is spelt, `key` the decoded key. `offset` is the position of `name` in
+    the scanned text, in characters.
     """
 
     before: str
@@ -104,10 +103,10 @@ class Document(msgspec.Struct, eq=False):
 
 
 def scan(text: str) -> Document:
-    """Return the tree of a JSON document, whose `text()` is `text` again.
+    """Return the tree of a JSON document; its `text()` equals `text`.
 
-    `text` is one JSON value with white space around it. Raises DocumentError, with line and column, for one that is no
-    object, for duplicate keys, and for numbers and nesting beyond reason.
+    `text` is one JSON value with white space around it. Raises DocumentError, with line and column, for a value that is
+    no object, for duplicate keys, and for numbers and nesting beyond the limits.
     """
     scanner = _Scanner(text)
     lead = scanner.take(_SPACE)
@@ -123,17 +122,17 @@ def scan_value(text: str) -> Value:
 
 
 def number_trouble(number: str) -> str:
-    """Return in words why a number is not read, nothing where it is."""
+    """Return the reason why a number is rejected, "" if it is accepted."""
     if len(number) > MAX_NUMBER:
         return f"a number of {len(number)} characters"
     return "a number with an absurd exponent" if _ABSURD_EXPONENT.search(number) else ""
 
 
 def _duplicate(text: str, first: Member, second: Member, depth: int) -> DocumentError:
-    """Return the error for a key that an object has twice, with the remedy that keeps all that dockerd serves.
+    """Return the error for a duplicate key; its hint keeps everything that dockerd uses.
 
-    Tried on dockerd 20.10, 26 and 28: two objects at the top level are merged; of all else the last value counts, as of
-    two runtimes with one name.
+    dockerd 20.10, 26 and 28 merge two objects at the top level; of other duplicates, such as two runtimes with one
+    name, they use the last value.
     """
     lines = [line_at(text, member.offset) for member in (first, second)]
     where = f"lines {lines[0]} and {lines[1]}" if lines[0] != lines[1] else f"line {lines[0]}"
@@ -148,16 +147,16 @@ def _duplicate(text: str, first: Member, second: Member, depth: int) -> Document
 
 
 class _Scanner:
-    """Walks over the text once, from left to right."""
+    """A single pass over the text, from left to right."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.position = 0
 
     def take(self, pattern: re.Pattern[str]) -> str:
-        """Step over what matches here, be it nothing, and return it."""
+        """Step over the match at the position and return it; the match may be empty."""
         match = pattern.match(self.text, self.position)
-        assert match is not None  # noqa: S101  # of a text that was accepted
+        assert match is not None  # noqa: S101  # the parser has accepted the text
         self.position = match.end()
         return match[0]
 
@@ -212,27 +211,27 @@ def _named(key: str) -> str:
 _NO_NUMBER = lazy.pattern(r"[+-]?(?:NaN|Infinity)")
 _NESTING = lazy.pattern(r'"(?:[^"\\]++|\\.)*("|\Z)|[\[\]{}]', re.DOTALL)
 _CUT_OFF = lazy.pattern(r"\\u[0-9a-fA-F]{4}\Z")
-"""A whole escape at the text's end, which the parser takes for a broken one."""
+"""A complete escape at the text's end, which the parser reports as a broken one."""
 _BLANKS = " \t\r\n"
 _END = "the end of the document"
 _WANTED = {"Expecting property": "a key in double quotes", "Expecting ':'": '":"', "Extra data": _END}
-"""What belongs to the place of an error, by how the parser's word for it begins; of all others a value does."""
+"""What is expected at an error, by the begin of the parser's message; for all other messages it is a value."""
 
 
 def error_at(text: str, offset: int, what: str, *, hint: str = "correct the file, or restore it") -> DocumentError:
-    """Return an error that names the place."""
-    if offset == len(text):  # the end is where the text ends, not on the empty line after it
+    """Return an error with the line and column of `offset`."""
+    if offset == len(text):  # the text's last character, not the empty line after it
         offset = len(text.rstrip())
     column = offset - text.rfind("\n", 0, offset)
     return DocumentError(f"not valid JSON: {what} (column {column})", line=line_at(text, offset), hint=hint)
 
 
 def explained(text: str, error: json.JSONDecodeError) -> DocumentError:
-    """Return what the standard library's parser found wrong, in words that need no knowledge of the parser."""
+    """Return the standard library parser's error, reworded for readers who do not know the parser."""
     place, found = error.pos, text[error.pos : error.pos + 1]
     if error.msg.startswith(("Invalid", "Unterminated")):
         return _broken_string(text, place, found, escape="escape" in error.msg)
-    if error.msg.startswith("Illegal trailing comma"):  # from 3.13 on it tells the comma's place
+    if error.msg.startswith("Illegal trailing comma"):  # from Python 3.13 on, with the comma's position
         rest = text[place + 1 :].lstrip(_BLANKS)
         place, found = len(text) - len(rest), rest[:1]
     before = text[:place].rstrip(_BLANKS)
@@ -258,7 +257,7 @@ def _broken_string(text: str, place: int, found: str, *, escape: bool) -> Docume
 
 
 def _surprise(text: str, offset: int, wanted: str) -> DocumentError:
-    """Return the error for text that is not what must come there."""
+    """Return the error for text other than the expected `wanted`."""
     found = text[offset : offset + 1]
     if not found:
         return error_at(text, offset, f"cut off: expected {wanted}")
@@ -272,7 +271,7 @@ def _surprise(text: str, offset: int, wanted: str) -> DocumentError:
 
 
 def _opening(text: str, end: int) -> int:
-    """Return where the string, the object or the array begins that is open at `end`."""
+    """Return the start of the innermost string, object or array that is open at `end`."""
     opened: list[int] = []
     for token in _NESTING.finditer(text, 0, end):
         if token[0] in "]}":

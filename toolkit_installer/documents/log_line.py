@@ -1,6 +1,6 @@
-"""Text that others chose (names, contents, messages), made safe for a terminal and for a line of its own. Pure.
+"""Rendering of log lines for a terminal, as logfmt or as JSON, and escaping of untrusted text. Pure.
 
-A line of the log as it is written: for people on a terminal, logfmt or JSON for machines. Pure.
+Untrusted text is names, file contents and messages of other programs.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from typing import Any, Final
 from toolkit_installer import lazy
 
 _BYTES: Final = range(0xDC80, 0xDD00)
-"""The lone surrogates by which Python hands over bytes that are no UTF-8 (PEP 383)."""
+"""The lone surrogates that Python decodes invalid UTF-8 bytes to (PEP 383)."""
 _TO_BYTE: Final = 0xDC00
 
 
 def visible_line(text: str, *, tabs: bool = False) -> str:
-    r"""Return `text` with everything escaped that a terminal would obey or hide, or take for another line.
+    r"""Return `text` with all characters escaped that a terminal would obey, hide or show as a line break.
 
-    That is whatever Python calls unprintable: control characters (`\x1b`, `\n`), format characters such as those that
-    turn the writing direction (`\u202e`), spaces that look like others, lone surrogates; the latter, where they stand
-    for bytes, as these (`\xff`). `tabs` stay if they are wanted.
+    These are the characters that Python calls unprintable: control characters (`\x1b`, `\n`), format characters such as
+    those that turn the writing direction (`\u202e`), spaces that look like others, and lone surrogates. A surrogate
+    that stands for a byte is written as that byte (`\xff`). With `tabs`, tabs stay.
     """
     if text.isprintable():
         return text
@@ -41,13 +41,13 @@ def _escape(character: str) -> str:
 CONSOLE: Final = "console"
 LOGFMT: Final = "logfmt"
 JSON: Final = "json"
-"""The values of settings.LogFormat, which brings a package along that a small process does without."""
+"""The values of settings.LogFormat, copied because importing settings costs a small process a package."""
 TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
-"""How the time is written, which is UTC."""
+"""The format of timestamps, which are UTC."""
 _BARE: Final = lazy.pattern(r"[A-Za-z0-9_./@^+-]+")
 _QUOTED: Final = frozenset({"time", "msg"})
 _NOT_FOR_PEOPLE: Final = frozenset({"time", "level", "msg", "event", "code"})
-"""What a line on a terminal has elsewhere, or not at all."""
+"""Keys that a line on a terminal shows elsewhere, or not at all."""
 _LEVEL_COLORS: Final = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m"}
 _BAD: Final = "\x1b[31m"
 _DIM: Final = "\x1b[36m"
@@ -56,7 +56,7 @@ _RESET: Final = "\x1b[0m"
 
 
 class Renderer:
-    """Makes a line of an event."""
+    """A formatter that turns events into lines."""
 
     def __init__(self, log_format: str, *, color: bool) -> None:
         self._format = log_format
@@ -88,7 +88,7 @@ class Renderer:
 
 
 def _text(value: Any) -> str:
-    """Return a value as people would write it."""
+    """Return a value as text for people: `true`, `a,b`."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, bytes):
@@ -99,7 +99,7 @@ def _text(value: Any) -> str:
 
 
 def _key(key: str) -> str:
-    """Return a key without what would make it look like more than one."""
+    """Return a key with the characters replaced that could make it look like several keys."""
     return re.sub(r"[^A-Za-z0-9_.-]", "_", key)
 
 

@@ -1,11 +1,8 @@
-"""Values that are hidden in one set of texts: what stands for each, and where else they are quoted. Pure.
+"""Masking of the values in files, command lines and variables of others, except those that shown.py lists. Pure.
 
-A program's message quotes its configuration. So what one text hides is also hidden in words; and there, where no key
-tells what a value is, so is what has the form of a secret.
-
-Hides the values of other people's files, command lines and variables, but for those on one list (shown.py). Pure.
-
-A stand-in replaces all else, so that a text parses as before. Takes linear time and never raises.
+A placeholder replaces each hidden value, so that a text parses as before. Programs quote their configuration in
+messages: a value that is hidden in one text is therefore hidden in messages as well, and so is text in the form of a
+secret, as a message does not show which key a value belongs to. Takes linear time and never raises.
 """
 
 from __future__ import annotations
@@ -22,7 +19,7 @@ from toolkit_installer.documents import shown, walk
 
 MASK: Final = shown.HIDDEN
 LITERALS: Final = frozenset({"true", "false", "null", "nil", "none", "yes", "no", "on", "off", "~", ""})
-"""Values that hold nothing to hide, in whatever case."""
+"""Values that are never secret, compared in lower case."""
 LINES: Final = lazy.pattern(r"[^\r\n]+")
 
 _PRIVATE_KEY: Final = lazy.pattern(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(.*?)(?=-----END|\Z)", re.DOTALL)
@@ -41,7 +38,7 @@ _GIVEN: Final = lazy.pattern(
     rf"""(?i)((?<![\w-])--?[\w-]{{0,32}}?{_TELLING}[\\"']{{0,2}}(?:,[ ]?|[ =])[\\"']{{0,2}})[^\s"',\\\]]+"""
 )
 _LOGIN: Final = lazy.pattern(r"""(?<![^\s"'(=])[^\s"'(=:/@]{1,128}:[^\s"':/@]{1,128}@(?=[A-Za-z0-9])""")
-"""A user and a password before a host, without a scheme."""
+"""A user and password before a host, without a scheme."""
 _PAIRS: Final = (
     lazy.pattern(r"""\b([A-Za-z_][A-Za-z0-9_.-]{0,63})=(?:"[^"\n]*"|'[^'\n]*')"""),
     lazy.pattern(r"""\b([A-Za-z_][A-Za-z0-9_.-]{0,63})=[^\s"',;)]+"""),
@@ -51,50 +48,50 @@ time level msg error err reason row line column file key source module type name
 unit container pod image status event engine hint command duration size count attempt retry method uri ts
 """
 _NAMES_IN_LOGS: Final = frozenset(_LOG_NAMES.split())
-"""Names of pairs in lines of logs whose values are shown, but for what is hidden in them."""
+"""Names in `name=value` pairs of log lines whose values are shown, except for hidden values in them."""
 
 _SHORTEST: Final = 4
-"""Characters of a hidden value that is looked for in words: a shorter one may stand there by chance."""
+"""Minimum characters of a hidden value that is searched for in messages: a shorter one may occur by chance."""
 _MOST: Final = 200_000
-"""Hidden values that are remembered: about as many as the largest file has that is read."""
+"""Maximum number of hidden values kept: about as many as the largest file that is read can hold."""
 _PLAIN: Final = lazy.pattern(r"[A-Za-z0-9_.~/:-]*")
-"""A value that all programs write in the same way."""
+"""A value that all programs write in the same way, without quoting."""
 _IN_ADDRESSES: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.~/:-")
 _WORD_PARTS: Final = lazy.pattern(r"[^\W_]{4,}")
 
 StandIn = Callable[[str], str]
-"""Makes what stands for a hidden value."""
+"""A function that returns the placeholder of a hidden value."""
 
 
 class HiddenValues:
-    """Of one set of texts: equal values have equal stand-ins."""
+    """The hidden values of one set of texts, each with its placeholder."""
 
     def __init__(self, stand_in: StandIn = lambda _: MASK, number: StandIn | None = None) -> None:
         self.stand_in = stand_in
         self._number = number or stand_in
         self._values: dict[str, str] = {}
-        """The hidden values, and what stands for each."""
+        """The hidden values, each with its placeholder."""
         self._lengths: dict[str, set[int]] = {}
-        """How long the hidden values are that begin with these `_SHORTEST` characters: one pass finds all of them."""
+        """The lengths of the hidden values by their first `_SHORTEST` characters, so that one pass finds all values."""
         self._parts: dict[str, str] = {}
-        """The parts of hidden values that are told from ordinary words, and what stands for each."""
+        """The parts of hidden values that are no ordinary words, each with its placeholder."""
         self._vocabulary: set[str] = set()
-        """Words that were shown: no value that is one of them is looked for elsewhere."""
+        """Words that were shown: a hidden value made of them alone is not searched for in messages."""
 
     def show(self, text: str) -> str:
-        """Return a text that is shown: its words are no secrets."""
+        """Return a shown text unchanged, and add its words to those that are no secrets."""
         self._vocabulary.update(_WORD_PARTS.findall(text))
         return text
 
     def hidden(self, value: str) -> str:
-        """Return what stands for a value."""
+        """Return the placeholder of a value, and hide the value in messages."""
         made = self.stand_in(value)
         self._remember(value, made)
-        self._remember(value.partition("=")[2], made)  # of a name and its value, a sentence quotes the value alone
+        self._remember(value.partition("=")[2], made)  # of `name=value`, a message may quote the value alone
         return made
 
     def comment(self, text: str) -> str:
-        """Return what stands for a comment. Words of letters alone are taken for ordinary ones."""
+        """Return the placeholder of a comment, and hide its words in messages, except words of letters alone."""
         made = self.stand_in(text)
         for word in text.split():
             if not word.strip("\"'()[]{},.;:!?").isalpha():
@@ -102,7 +99,7 @@ class HiddenValues:
         return made
 
     def numbered(self, value: str) -> str:
-        """Return what stands for a number."""
+        """Return the placeholder of a number, and hide the number in messages."""
         made = self._number(value)
         self._remember(value, made)
         return made
@@ -115,7 +112,7 @@ class HiddenValues:
                 self._parts.setdefault(part, made)
 
     def settle(self) -> None:
-        """Forget hidden values that are made of shown words alone, as each sentence has them; spell the others out."""
+        """Drop hidden values of shown words alone, which any message may have; add the spellings of the others."""
         words = self._vocabulary | _table_words()
         self._parts = {part: made for part, made in self._parts.items() if part not in words}
         self._values = {
@@ -129,7 +126,7 @@ class HiddenValues:
             self._index(value)
 
     def settled(self) -> Self:
-        """Return what is hidden in this set of texts by now, settled; more texts may be read here."""
+        """Return a settled copy of the hidden values so far; this object may read more texts."""
         made = copy.copy(self)
         vars(made).update(_values=dict(self._values), _parts=dict(self._parts))
         made.settle()
@@ -139,7 +136,7 @@ class HiddenValues:
         self._lengths.setdefault(value[:_SHORTEST], set()).add(len(value))
 
     def words(self, text: str) -> str:
-        """Return a program's words without values that were hidden anywhere, and without secrets by form."""
+        """Return a program's message with all hidden values, and text in the form of a secret, masked."""
         text = _without_forms(text)
         for pair in _PAIRS:
             text = pair.sub(lambda found: found[0] if _is_of_logs(found[1]) else f"{found[1]}={MASK}", text)
@@ -147,11 +144,11 @@ class HiddenValues:
         return _WORD_PARTS.sub(lambda match: self._parts.get(match[0], match[0]), text)
 
     def odd(self, text: str) -> str:
-        """Return a question, or an answer, without hidden values in a form that no path and no name has."""
+        """Return a request or response with hidden values masked, except those in the form of a path or name."""
         return self._replaced(text, lambda start, end: not shown.is_harmless(text[start:end]))
 
     def known(self, text: str) -> str:
-        """Return a sentence of our own without hidden values that it quotes as a whole, and without secrets by form."""
+        """Return a message of this program with hidden values that it quotes whole, and secrets by form, masked."""
         text = _without_forms(text)
 
         def is_quoted(start: int, end: int) -> bool:
@@ -162,9 +159,9 @@ class HiddenValues:
         return self._replaced(text, is_quoted)
 
     def _replaced(self, text: str, is_hidden: Callable[[int, int], bool]) -> str:
-        """Return a text with stand-ins for hidden values, the longest at each place; one hides all that overlap.
+        """Return a text with placeholders for hidden values, the longest at each offset; one covers all that overlap.
 
-        `is_hidden`: whether the value between two places of the text is hidden there.
+        `is_hidden`: whether the value between two offsets of the text is hidden there.
         """
         parts: list[str] = []
         shown_to = hidden_to = 0
@@ -187,7 +184,7 @@ def _is_of_word(character: str) -> bool:
 
 
 def _without_forms(text: str) -> str:
-    """Return words without what has the form of a secret: no file may have told of it."""
+    """Return a message with text in the form of a secret masked, which need not be in any file that was read."""
     text = _PRIVATE_KEY.sub(lambda found: f"{found[1]}{LINES.sub(MASK, found[2])}", text)
     text = _URL.sub(lambda found: f"{found[1]}{MASK}@" if found[2] else found[0], text)
     text = _QUERY.sub(lambda found: f"{found[1]}?{MASK}", text)
@@ -201,7 +198,7 @@ def _is_of_logs(name: str) -> bool:
 
 
 def _spellings(value: str) -> tuple[str, ...]:
-    """Return a value as programs write it: as it is, in quotes, in quotes within quotes, and in an address."""
+    """Return the spellings of a value in messages: as it is, in quotes, in nested quotes, and in a URL."""
     if _PLAIN.fullmatch(value):
         return (value,)
     in_quotes = json.dumps(value, ensure_ascii=False)[1:-1]
@@ -213,39 +210,39 @@ def _spellings(value: str) -> tuple[str, ...]:
 
 @functools.cache
 def _table_words() -> frozenset[str]:
-    """Return the words that the table is made of: they stand in every sentence about a configuration."""
+    """Return the words of the tables in shown.py, which any message about a configuration may have."""
     table = ("http", "https", *(name for path in shown.KEYS for name in path))
     table = (*table, *shown.FLAGS, *shown.PLACE_FLAGS, *shown.WORDS, *LITERALS)
     return frozenset(part for name in table for part in _WORD_PARTS.findall(name))
 
 
 _NUMBER: Final = lazy.pattern(r"[+-]?(?:[0-9][0-9A-Za-z_.:+-]*(?: [0-9][0-9A-Za-z_.:+-]*)?|inf|nan)")
-"""A number, a date or a time of TOML: without quotes, nothing but a number may stand there."""
+"""A number, or a date or time of TOML: unquoted, so that only another number can replace it in a text that parses."""
 
 _PIECE: Final = lazy.pattern(r"""\s+|\\|"[^"\n]*"?|'[^'\n]*'?|[^\s"'\\]+""")
 _ASSIGNED: Final = lazy.pattern(r"(-{0,2})([A-Za-z_][A-Za-z0-9_.\[\]-]{0,63})=(.*)", re.DOTALL)
 _FLAG: Final = lazy.pattern(r"-{1,2}([A-Za-z][A-Za-z0-9_.-]{0,63})")
 _VARIABLE: Final = lazy.pattern(r"\$(?:[A-Z_][A-Z0-9_]{0,63}|\{[A-Z_][A-Z0-9_]{0,63}\})")
-"""What stands for a variable's value in a unit's command line."""
+"""A reference to a variable in the command line of a systemd unit."""
 _ACTION: Final = lazy.pattern(r"\{\{[^{}]*\}\}")
 _PUBLIC: Final = (b"\x7fELF", b"TZif")
-"""How programs begin, and time zones (tzfile(5)): what is no text, and no secret."""
+"""The begin of programs and time zone files (tzfile(5)): binary, and no secret."""
 _BLANKS: Final = lazy.pattern(r"(\s+)")
 
 
 class Hiding(HiddenValues):
-    """Of one set of texts: what one of them hides is hidden in all."""
+    """The masking of one set of texts: a value that is hidden in one of them is hidden in messages."""
 
     def document(self, text: str) -> str:
-        """Return a file's text, or what a program prints of one."""
+        """Return the masked text of a file, or of a program's output in the form of a file."""
         return walk.document(text, self)
 
     def fragment(self, text: str, path: tuple[str, ...]) -> str:
-        """Return a value that was torn from a document, where it stood below these keys."""
+        """Return a masked part of a document that was below the keys `path`."""
         return walk.fragment(text, path, self)
 
     def content(self, content: bytes) -> bytes:
-        """Return a file's content. Of one that is no text nothing is shown, unless it is public."""
+        """Return a file's masked content; a binary file is masked as a whole, unless it is public."""
         if b"\0" in content:
             return content if content.startswith(_PUBLIC) else self.stand_in(content.hex()).encode()
         text = content.decode(errors="surrogateescape")
@@ -253,12 +250,12 @@ class Hiding(HiddenValues):
         return content if hidden == text else hidden.encode(errors="surrogateescape")
 
     def arguments(self, words: Sequence[str]) -> list[str]:
-        """Return the words of a command line, the program first."""
+        """Return the masked words of a command line, the program first."""
         reader = _Words(self)
         return [reader.word(word) for word in words]
 
     def command(self, text: str, *, program: bool = True) -> str:
-        """Return a command line as a file has it, in one text. `program`: it begins with one."""
+        """Return the masked command line of a file, as one text. `program`: its first word is a program."""
         reader = _Words(self, program=program)
         return _PIECE.sub(
             lambda piece: piece[0] if piece[0].isspace() or piece[0] == "\\" else walk.requoted(piece[0], reader.word),
@@ -266,14 +263,14 @@ class Hiding(HiddenValues):
         )
 
     def flags(self, text: str) -> str:
-        """Return words of a command line that stand in quotes together."""
+        """Return masked words of a command line that are in quotes together."""
         if not set("\"'\\\n").isdisjoint(text):
             return self.hidden(text)
         reader = _Words(self, program=False)
         return "".join(piece if piece.isspace() else reader.word(piece) for piece in _BLANKS.split(text))
 
     def value(self, value: Any, path: tuple[str, ...] = ()) -> Any:  # noqa: PLR0911  # one for each kind of value
-        """Return a value of JSON: numbers, texts, lists, objects. A text that is JSON itself is read, too."""
+        """Return a masked JSON value. A string that is a JSON document is parsed and masked, too."""
         if isinstance(value, dict):
             return {self.key(name): self.value(item, (*path, name)) for name, item in value.items()}
         if isinstance(value, (list, tuple)):
@@ -291,7 +288,7 @@ class Hiding(HiddenValues):
         return self.scalar(str(value), path)
 
     def output(self, text: str) -> str:
-        """Return what a program prints of itself, such as its version: plain lines are shown."""
+        """Return the masked output of a program about itself, such as its version: plain lines are shown."""
         return "".join(
             line if shown.is_plain_output(line.rstrip("\r\n")) else self.prose(line)
             for line in text.splitlines(keepends=True)
@@ -300,13 +297,13 @@ class Hiding(HiddenValues):
     # --- single values ---
 
     def key(self, name: str) -> str:
-        """Return the name of a key."""
+        """Return a key's name, masked unless it is plain."""
         if shown.is_plain_key(name) or (_ACTION.fullmatch(name) and shown.is_plain_action(name)):
             return self.show(name)
         return self.hidden(name)
 
     def scalar(self, value: str, path: Sequence[str]) -> str:  # noqa: PLR0911  # one for each kind of text
-        """Return a text below a key."""
+        """Return a masked text below the keys `path`."""
         if value.lower() in LITERALS:
             return value
         if shown.shows(path, value):
@@ -318,38 +315,38 @@ class Hiding(HiddenValues):
             return self.flags(value)
         if given is not None and not given[1] and shown.ARGUMENTS.fullmatch(given[2]):
             return f"{given[2]}={self.flags(given[3])}"
-        if "{{" in value and "}}" in value:  # whoever reads a template sees that there is an action
+        if "{{" in value and "}}" in value:  # the braces stay: a reader of the template sees an action
             if _ACTION.fullmatch(value) and shown.is_plain_action(value):
                 return value
             return f"{{{{ {self.hidden(value)} }}}}"
         return self.hidden(value)
 
     def bare(self, value: str, path: Sequence[str]) -> str:
-        """Return a value without quotes below a key."""
+        """Return a masked unquoted value below the keys `path`."""
         if _NUMBER.fullmatch(value):
             return value if shown.shows(path, value) else self.numbered(value)
-        # a path without quotes has no blanks: what comes after one is something else
+        # an unquoted path has no blanks: text after a blank does not belong to the key
         return self.scalar(value, path if _BLANKS.search(value) is None or shown.has_blanks(path) else ())
 
     def prose(self, text: str) -> str:
-        """Return a text that belongs to no key: nothing of it, but its line ends."""
+        """Return a text that belongs to no key with every line masked; line ends stay."""
         return LINES.sub(lambda line: line[0] if not line[0].strip() else self.hidden(line[0]), text)
 
 
 def mask(text: str) -> str:
-    """Return a document's text as people may see it: MASK stands for each hidden value."""
+    """Return a document's text with MASK for each hidden value."""
     return Hiding().document(text)
 
 
 class _Words:
-    """Reads the words of one command line, one after the other."""
+    """A reader of the words of one command line, in order."""
 
     def __init__(self, hiding: Hiding, *, program: bool = True) -> None:
         self.hiding = hiding
         self.flag: str | None = None
-        """The flag whose value may come next."""
+        """The flag whose value may be the next word."""
         self.first = program
-        """The next word is the program's name."""
+        """Whether the next word is the program's name."""
 
     def word(self, word: str) -> str:  # noqa: PLR0911  # one for each kind of word
         flag, self.flag = self.flag, None
@@ -360,7 +357,7 @@ class _Words:
             return word
         given = _ASSIGNED.fullmatch(word)
         if given is not None and not given[1] and (flag is not None or not given[3].strip("=")):
-            # another flag's value, or base64
+            # the value of another flag, or base64
             return word if _is_shown_variable(given[2], given[3]) else self.hiding.hidden(word)
         if given is not None:
             is_shown = shown.is_shown_flag if given[1] else _is_shown_variable
@@ -377,12 +374,12 @@ class _Words:
 
 
 def _is_shown_variable(name: str, value: str) -> bool:
-    """Tell whether the value of a name without dashes is shown. Names of keys and flags have other meanings there."""
+    """Return whether the value of a name without dashes is shown; keys and flags have other meanings there."""
     return (name.isupper() and shown.shows((name,), value)) or (shown.is_flag(name) and shown.is_place(value))
 
 
 def _parsed(text: str) -> Any:
-    """Return what a text of JSON says, None for any other."""
+    """Return the parsed JSON text, None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):

@@ -1,4 +1,4 @@
-"""Where a text names a path: by line, whatever kind of configuration it is, parsed or not. Pure."""
+"""Search for paths in configuration text of any syntax, parseable or not, with their lines. Pure."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ import msgspec
 from toolkit_installer import lazy
 
 _ESCAPED = lazy.pattern(r"\\(?:u([0-9a-fA-F]{4})|U000([0-9a-fA-F]{5})|x([0-9a-fA-F]{2})|([0-3][0-7]{2})|([/ \\]))")
-"""How JSON, TOML, YAML, a shell's file and a unit of systemd's (systemd.syntax(7)) may write a character of a path."""
+"""A character of a path, escaped as in JSON, TOML, YAML, shell files or systemd units (systemd.syntax(7))."""
 _CONTINUED = lazy.pattern(r"\\[ \t]*$")
 _PATH = lazy.pattern(r"""/[^\s"'`,;:=\[\]{}()<>|*?]*""")
 _LAST = 0x10FFFF
-"""The last character that there is."""
+"""The highest Unicode code point."""
 _BROKEN_BY = lazy.pattern(r"^\s*(#|//)")
 
 
 class Mention(msgspec.Struct, frozen=True):
-    """A path as a text names it, and the line on which it does; 1 where that cannot be told."""
+    """A path in a text, and its 1-based line; 1 if the line is unknown."""
 
     path: str
     line: int
 
 
 def of(content: bytes, wanted: Callable[[str], bool]) -> tuple[Mention, ...]:
-    """Return the paths in the text that are wanted, in the order of their lines, each once. Never raises.
+    """Return the paths in the text for which `wanted` is true, each once, ordered by line. Never raises.
 
-    What JSON or TOML has in comments names nothing; of any other text only whole lines of comment are left out.
+    Paths in comments of JSON or TOML are ignored; in other texts only whole lines of comment are.
     """
     text = content.decode(errors="surrogateescape")
     texts = _texts(text)
@@ -48,7 +48,7 @@ def of(content: bytes, wanted: Callable[[str], bool]) -> tuple[Mention, ...]:
 
 
 def _in_lines(lines: Iterable[tuple[int, str]], wanted: Callable[[str], bool]) -> list[Mention]:
-    """Return the paths in numbered lines that are wanted, each with its line."""
+    """Return the wanted paths in numbered lines, each with its line."""
     return [
         Mention(path, number)
         for number, line in lines
@@ -59,7 +59,7 @@ def _in_lines(lines: Iterable[tuple[int, str]], wanted: Callable[[str], bool]) -
 
 
 def _joined(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
-    """Yield what lines say together whose end is escaped, numbered as the first: YAML and shells join them so."""
+    """Yield lines joined where a backslash ends them, as YAML and shells do, with the number of the first."""
     parts: list[str] = []
     first = 1
     for number, line in enumerate(lines, 1):
@@ -76,24 +76,24 @@ def _joined(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
 
 
 class _Members(list[tuple[str, Any]]):
-    """The members of a JSON object, all of them where a key is there twice: Go takes them together."""
+    """All members of a JSON object, duplicate keys included: Go's parser merges the values of duplicates."""
 
 
 def pairs(content: bytes) -> Iterator[tuple[str, str]]:
-    """Yield the texts that a JSON or TOML document has, alone or in lists, each with its key. Never raises."""
+    """Yield the strings of a JSON or TOML document, those in lists included, each after its key. Never raises."""
     texts = _texts(content.decode(errors="surrogateescape")) or []
     yield from ((key, text) for key, text in texts if key is not None)
 
 
 def _paths(text: str) -> Iterator[str]:
-    """Yield what may be a path, or a program's name, in a text: the text itself, and each part that begins like one."""
+    """Yield possible paths and program names in a text: the text itself, and each part that begins like a path."""
     if text.startswith("/") or "/" not in text:
         yield text
     yield from (match[0] for match in _PATH.finditer(text) if match[0] != text)
 
 
 def _texts(text: str) -> list[tuple[str | None, str]] | None:
-    """Return the strings of a JSON or TOML document, values with their key and keys with none; None: it is neither."""
+    """Return the strings of a JSON or TOML document: (key, value), and (None, key). None if it is neither format."""
     for parse in (functools.partial(json.loads, object_pairs_hook=_Members), tomllib.loads):
         with contextlib.suppress(ValueError, RecursionError):
             return list(_strings("", parse(text)))
@@ -117,7 +117,7 @@ def _line_of(path: str, lines: list[str]) -> int:
 
 
 def _plain(line: str) -> str:
-    """Return a line without the escapes in which a path may be hidden."""
+    """Return a line with the escapes of path characters decoded."""
     return _ESCAPED.sub(_character, line)
 
 

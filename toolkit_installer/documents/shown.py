@@ -1,8 +1,8 @@
-"""What of other people's files, command lines and variables is shown: the one table of keys and flags. Pure.
+"""The allowlist of keys and flags whose values in files, command lines and variables of others are shown. Pure.
 
-Everything else may be secret and is hidden (hiding.py). The table has the keys that the program reads, and others that
-help whoever looks for a fault; none of them holds a secret. A value of a listed key is shown only in a form that names,
-paths, numbers and image references have: no user with a password, and no query, has it.
+All other values may be secret and are masked (masking.py). The list has the keys that the program reads, and keys that
+help to diagnose a fault; none of them holds a secret. The value of a listed key is shown only in the form of a name,
+path, number or image reference, which no user with a password and no query string has.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Any, Final
 from toolkit_installer import lazy
 
 HIDDEN: Final = "****"
-"""What people see in the place of a hidden value."""
+"""The text shown instead of a hidden value."""
 ANY: Final = "*"
-"""Stands for a name that somebody chose, such as that of a runtime."""
+"""Matches any name that an administrator chose, such as a runtime's."""
 TOP: Final = "^"
-"""Stands for the top of a document: deeper down, a key of that name may belong to anybody."""
+"""Matches the top of a document: deeper down, another program may use a key of that name."""
 
 _DOCKER = """
 ^/version ^/debug ^/hosts ^/group ^/pidfile ^/root data-root exec-root storage-driver ^/bridge log-level log-format
@@ -33,7 +33,7 @@ CgroupDriver CgroupVersion ^/Driver DockerRootDir KernelVersion ^/OSType ^/Archi
 CDISpecDirs ContainersRunning DefaultRuntime LiveRestoreEnabled OperatingSystem SecurityOptions ServerVersion ^/Version
 ^/ApiVersion
 """
-"""daemon.json, and what dockerd answers."""
+"""daemon.json, and dockerd's responses."""
 
 _CONTAINERD = """
 ^/imports required_plugins disabled_plugins ^/state ^/temp oom_score plugin_dir ttrpc/uid ttrpc/gid grpc/address
@@ -66,7 +66,7 @@ runtimes/*/baseRuntimeSpec runtimes/*/cniConfDir runtimes/*/cniMaxConfNum enable
 containerdRootDir containerdEndpoint rootDir stateDir systemdCgroup enableSelinux
 ^/name ^/handlers ^/identity ^/namespace annotations/io.kubernetes.cri-o.RuntimeHandler
 """
-"""Its files, `containerd config dump`, and what the CRI answers."""
+"""containerd's files, `containerd config dump`, and CRI responses."""
 
 _CRIO = """
 crio/root crio/runroot storage_driver log_level log_format log_dir log_to_journald log_size_max log_filter
@@ -85,7 +85,7 @@ CONTAINER_CONFIG CONTAINER_CONFIG_DIR CONTAINER_RUNTIMES CONTAINER_DEFAULT_RUNTI
 CONTAINER_ROOT CONTAINER_RUNROOT CONTAINER_STORAGE_DRIVER CONTAINER_CGROUP_MANAGER CONTAINER_CONMON
 CONTAINER_LOG_LEVEL
 """
-"""Its files, its hooks, and its variables."""
+"""CRI-O's files, hooks and variables."""
 
 _KUBERNETES = """
 containerRuntimeEndpoint imageServiceEndpoint cgroupDriver cgroupRoot cgroupsPerQOS ^/kind ^/apiVersion staticPodPath
@@ -108,7 +108,7 @@ accept-nvidia-visible-devices-as-volume-mounts
 IS_HOST_DRIVER NVIDIA_DRIVER_ROOT DRIVER_ROOT_CTR_PATH NVIDIA_DEV_ROOT DEV_ROOT_CTR_PATH GPU_DIRECT_RDMA_ENABLED
 USE_HOST_MOFED
 """
-"""CDI specifications, the toolkit's config.toml, and what the GPU Operator's validator writes."""
+"""CDI specifications, the toolkit's config.toml, and the files of the GPU Operator's validator."""
 
 _SYSTEM = """
 ^/ID PRETTY_NAME ID_LIKE VERSION_ID VERSION_CODENAME VARIANT_ID
@@ -119,28 +119,28 @@ TimeoutStartUSec TimeoutStopUSec StartLimitBurst StartLimitIntervalUSec Environm
 ^/HOME ^/PATH XDG_CONFIG_HOME K3S_CONFIG_FILE RKE2_CONFIG_FILE K3S_DATA_DIR CONTAINERD_CONFIG CONTAINERD_NAMESPACE
 ^/SNAP SNAP_DATA SNAP_COMMON
 """
-"""os-release, systemd's units and what it answers, and variables that name files."""
+"""os-release, systemd's units and responses, and variables that name files."""
 
 KEYS: Final = frozenset(
     tuple(path.split("/"))
     for table in (_DOCKER, _CONTAINERD, _CRIO, _KUBERNETES, _NVIDIA, _SYSTEM)
     for path in table.split()
 )
-"""Ends of paths of keys, and whole ones, which begin with TOP. An element of a list has the path of its list."""
+"""Suffixes of key paths, and whole paths, which begin with TOP. An element of a list has the path of its list."""
 
 _PLACE_KEYS = """
 root Root state temp pidfile hosts containerd conmon listen address init signature_policy private-registry HOME PATH
 """
 _PLACES: Final = frozenset(_PLACE_KEYS.split())
-"""Keys whose value is a place: any other text below a key of such a name is no setting, and may be a secret."""
+"""Keys whose value is a path or address: any other text below such a key is no setting, and may be a secret."""
 
 _SENTENCES: Final = frozenset({"OperatingSystem", "PRETTY_NAME", "ID_LIKE"})
-"""Keys whose value has blanks, as what an engine says of its system."""
+"""Keys whose value has blanks, such as an engine's description of its system."""
 _UNIT_KEYS = (
     "After Requires Wants PartOf BindsTo RequiredBy BoundBy ConsistsOf WantedBy Triggers TriggeredBy Names DropInPaths"
 )
 _UNITS: Final = frozenset(_UNIT_KEYS.split())
-"""Keys whose value may be the names of many units, or of files."""
+"""Keys whose value may be several names of units or files."""
 
 COMMANDS: Final = frozenset({"ExecStart", "ExecStartPre", "ExecStartPost", "ExecReload", "ExecStop", "argv[]"})
 """Keys whose value is a command line."""
@@ -163,12 +163,12 @@ exit-command exit-dir persist-dir socket-dir-path p runtime-config-override driv
 library-search-path nvidia-cdi-hook-path nvidia-ctk-path ldconfig-path toolkit-install-dir conmon log-dir listen
 """
 PLACE_FLAGS: Final = frozenset(_PLACE_FLAGS.split())
-"""Flags, without their dashes, whose value is shown if it is a place."""
+"""Flags, without their dashes, whose value is shown if it is a path or address."""
 
 _RUNTIME_FLAGS: Final = frozenset({"add-runtime", "runtimes"})
-"""Flags whose value is the name of a runtime, `=` or `:`, and a place."""
+"""Flags whose value is the name of a runtime, `=` or `:`, and a path."""
 _FLAGS_OF_OTHERS: Final = frozenset({"kubelet-arg"})
-"""Flags whose value is another flag, and its value."""
+"""Flags whose value is another program's flag with its value."""
 
 _WORDS = """
 server agent daemon run shim start serve worker controller node kubelet dockerd containerd crio cri-o config dump show
@@ -177,7 +177,7 @@ stop_time pid code no yes HUP prestart createContainer nvidia-container-runtime-
 nvidia-cdi-hook nvidia-ctk hook create-symlinks update-ldcache enable-cuda-compat { } ; -- n/a (null) exited
 """
 WORDS: Final = frozenset(_WORDS.split())
-"""Words of a command line, beside its flags, that are shown, and names before the `=` of one."""
+"""Words of a command line other than flags that are shown, and names before an `=`."""
 
 ARGUMENTS: Final = lazy.pattern(r"(?i)\w{0,64}(?:args|arguments|opts|options|flags)")
 """Names of variables that hold words of a command line."""
@@ -187,7 +187,7 @@ COMMENTS: Final = lazy.pattern(
     r"# File generated by (?:k3s|rke2)\. DO NOT EDIT\.(?: Use config(?:-v3)?\.toml\.tmpl instead\.)?|"
     r"# k0s_managed=true"
 )
-"""Comments that the program writes, or that tell it who made a file."""
+"""Comments that this program writes, or by which it recognizes the program that generated a file."""
 
 _ACTION_WORDS: Final = frozenset(
     {"if", "else", "end", "range", "with", "not", "and", "or", "index", ":=", ",", "template"}
@@ -195,21 +195,21 @@ _ACTION_WORDS: Final = frozenset(
 _FIELD = lazy.pattern(r"(?:\$[A-Za-z]{0,32}|)(?:\.[A-Za-z.]{0,128}|),?")
 _NAME = lazy.pattern(r'"[A-Za-z0-9_.-]{1,64}"')
 _BEFORE_NAMES: Final = frozenset({"template", ".ExtraRuntimes"})
-"""Words of an action after which a name stands in quotes; other quotes may hold anything."""
+"""Words of a template action that a quoted name follows; other quotes may hold anything."""
 
 _SNAP = r"\$\{SNAP(?:_DATA|_COMMON)?\}(?=/)"
-"""How paths begin in the files of microk8s."""
+"""The begin of paths in the files of microk8s."""
 _HARMLESS = lazy.pattern(
     rf"(?!https?:)(?:(?:unix|fd|tcp|npipe|vsock)://)?(?:@(?=/)|{_SNAP})?"
     r"[A-Za-z0-9_./:*+~=,\[\]-]{0,1024}(?:@sha256:[0-9a-f]{64})?|\$\{[A-Z_]{1,64}\}"
 )
-"""A web address may be a secret as a whole: whoever knows it may use it."""
+"""The form of a harmless value. A web address is not: the URL alone may grant access."""
 _ODD_PATH = lazy.pattern(r"/[A-Za-z0-9_ ./@+~,%()-]{0,1024}")
-"""A path with blanks or the like, which is one only where a path stands by itself."""
+"""A path with blanks or the like, accepted only if the whole value is a path."""
 _PLACE = lazy.pattern(
     rf"(?:unix|fd|tcp|npipe|vsock):/|@?/(?![^=+]*[=+])|{_SNAP}|(?:[0-9.]{{7,15}}|\[[0-9a-f:]{{2,39}}\]):[0-9]{{1,5}}\Z"
 )
-"""The begin of one. A text in base64 may begin with a slash, too."""
+"""The begin of a path or address. Base64 text may begin with a slash, too."""
 _UNIT_NAME = lazy.pattern(r"[A-Za-z0-9_./@:\\-]{1,256}")
 _UNIT_TYPES = (
     *(".service", ".socket", ".target", ".mount", ".automount", ".slice", ".scope", ".timer", ".path", ".device"),
@@ -221,12 +221,12 @@ _OUTPUT = lazy.pattern(r"[A-Za-z0-9_.,:+~/() \t-]{0,256}")
 
 
 def is_shown(path: Sequence[str]) -> bool:
-    """Tell whether the values of a key are shown, in a harmless form. `path`: all keys that lead to it."""
+    """Return whether a key's values are shown if they are harmless. `path`: all keys that lead to it."""
     return _leads(_tree(), path)
 
 
 def shows(path: Sequence[str], value: str) -> bool:
-    """Tell whether a value below these keys is shown."""
+    """Return whether a value below the keys `path` is shown."""
     if len(path) > 1 and path[-2] in _FLAGS_OF_OTHERS:
         return path[-1] not in _FLAGS_OF_OTHERS and is_shown_flag(path[-1], value)
     if path and path[-1] in _FLAGS_OF_OTHERS:
@@ -243,12 +243,12 @@ def shows(path: Sequence[str], value: str) -> bool:
 
 
 def is_place(value: str) -> bool:
-    """Tell whether a value is an absolute path, or an address that an engine listens on."""
+    """Return whether a value is an absolute path, or an address that an engine listens on."""
     return is_harmless(value) and _PLACE.match(value) is not None
 
 
 def is_shown_flag(name: str, value: str) -> bool:
-    """Tell whether the value of a flag, or of a variable, is shown."""
+    """Return whether the value of a flag or variable is shown."""
     if name in _RUNTIME_FLAGS:
         return is_harmless(value) and is_place(value.replace("=", ":", 1).partition(":")[2])
     if name in _FLAGS_OF_OTHERS:
@@ -256,47 +256,47 @@ def is_shown_flag(name: str, value: str) -> bool:
         return inner not in _FLAGS_OF_OTHERS and is_plain_key(inner) and is_shown_flag(inner, value)
     if name in PLACE_FLAGS:
         return is_place(value) and (len(name) > 1 or _SHORT_PLACE.fullmatch(value) is None)  # `-p /x` may be a password
-    is_odd = len(name) > 1 and _ODD_PATH.fullmatch(value) is not None  # one letter means other things elsewhere
+    is_odd = len(name) > 1 and _ODD_PATH.fullmatch(value) is not None  # a one-letter flag has other meanings elsewhere
     return shows((name,), value) or (name in FLAGS and (is_odd or is_harmless(value)))
 
 
 def has_blanks(path: Sequence[str]) -> bool:
-    """Tell whether a value of a key may have blanks that stands there without quotes."""
+    """Return whether an unquoted value of a key may have blanks."""
     return bool(path) and path[-1] in _UNITS
 
 
 def named(value: str) -> str:
-    """Return a key, or the value of a listed key, as a sentence of this program names it."""
+    """Return a key, or the value of a listed key, for a message of this program; HIDDEN if it may be secret."""
     return value if is_harmless(value) or _ODD_PATH.fullmatch(value) is not None else HIDDEN
 
 
 def quoted(value: str) -> str:
-    """Return the same in quotes."""
+    """Return the result of `named` in quotes."""
     return repr(value) if named(value) == value else HIDDEN
 
 
 def is_flag(name: str) -> bool:
-    """Tell whether a flag has values that are shown."""
+    """Return whether a flag has values that are shown."""
     return name in FLAGS or name in PLACE_FLAGS
 
 
 def is_harmless(value: str) -> bool:
-    """Tell whether a value has a form that may be shown."""
+    """Return whether a value has a form that may be shown."""
     return _HARMLESS.fullmatch(value) is not None
 
 
 def is_plain_key(name: str) -> bool:
-    """Tell whether a key's name may be shown."""
+    """Return whether a key's name may be shown."""
     return _KEY.fullmatch(name) is not None
 
 
 def is_name(name: str) -> bool:
-    """Tell whether a listed key is called so."""
+    """Return whether a listed key has this name."""
     return name in _names()
 
 
 def is_plain_action(text: str) -> bool:
-    """Tell whether an action of a template, in its braces, may be shown: it names fields, and has no text."""
+    """Return whether a template action, with its braces, may be shown: it names fields and has no literal text."""
     before = ""
     for word in re.findall(r"[^\s()]+", text[2:-2].strip("-")):
         named = before in _BEFORE_NAMES and _NAME.fullmatch(word) is not None
@@ -307,7 +307,7 @@ def is_plain_action(text: str) -> bool:
 
 
 def is_plain_output(line: str) -> bool:
-    """Tell whether a line may be shown that a program prints of itself, such as its version."""
+    """Return whether a line that a program prints about itself, such as its version, may be shown."""
     return _OUTPUT.fullmatch(line) is not None
 
 
@@ -318,7 +318,7 @@ def _names() -> frozenset[str]:
 
 @functools.cache
 def _tree() -> dict[str, Any]:
-    """Return the table as nested names, the last key of each path outermost; "" ends a path."""
+    """Return KEYS as nested dictionaries, the last key of each path outermost; "" ends a path."""
     tree: dict[str, Any] = {}
     for path in KEYS:
         place = tree

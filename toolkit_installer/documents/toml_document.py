@@ -1,6 +1,7 @@
-"""TOML documents: what they mean, and edits of their text.
+"""Parsing and minimal editing of TOML documents.
 
-Whatever the edit makes is parsed again by tomllib, which shares no code with it, and compared with what was intended.
+An edited text is parsed again by tomllib, which shares no code with the editor, and compared with the intended
+document.
 """
 
 from __future__ import annotations
@@ -29,33 +30,33 @@ from toolkit_installer.documents.changes import (
 from toolkit_installer.documents.toml_edit import spliced
 
 MAXIMUM_DEPTH: Final = 100
-"""Tables and arrays within each other. Real configurations have ten; Python's stack ends at some hundreds."""
+"""Maximum nesting of tables and arrays. Real configurations have ten levels; Python's stack ends at some hundreds."""
 
 _NAMING: Final = ("Cannot declare", "Cannot mutate", "Duplicate")
 _QUOTED: Final = lazy.pattern(r"""(?<![^\s(])(['"])((?:(?!\1)[^\\]|\\.)*)\1""")
-"""How what tomllib says begins that names keys, and a key there."""
+"""A key in tomllib's error messages that begin as _NAMING lists."""
 _PLACE: Final = lazy.pattern(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
 _TEMPLATE: Final = lazy.pattern(r"^[^#\n]*?\{\{", re.MULTILINE)
 _NESTING: Final = lazy.pattern(rf"(?:[\[{{][^\[\]{{}}]*+){{{MAXIMUM_DEPTH // 2}}}")
 _DOTTED: Final = lazy.pattern(
     rf"^[ \t]*+\[{{0,2}}+[ \t]*+(?:[A-Za-z0-9_-]++[ \t]*+\.[ \t]*+){{{MAXIMUM_DEPTH}}}", re.MULTILINE
 )
-"""A key of so many parts. tomllib takes seconds for a hundred thousand, so it is not asked."""
+"""A key of more than MAXIMUM_DEPTH parts, rejected before parsing: tomllib takes seconds for a hundred thousand."""
 _LONG_NUMBER: Final = lazy.pattern(r"[0-9_]{4000}")
 _BARE_CARRIAGE_RETURN: Final = lazy.pattern(r"\r(?!\n)")
 _HINT: Final = "correct the file, or restore it"
 
 
 _REMEMBERED = 8
-"""Documents: those of one engine, before and after."""
+"""Size of the cache of parsed documents: those of one engine, before and after a change."""
 
 
 @functools.lru_cache(maxsize=_REMEMBERED)
 def parse(content: bytes) -> Table:
-    """Return what a TOML document means; a byte order mark at its start is no part of it.
+    """Parse a TOML document; a byte order mark at its start is skipped.
 
-    The same bytes give the same value again, without being read again: nobody changes it.
-    Raises DocumentError, with the 1-based line where there is one, for anything that is no TOML of a sane depth.
+    Results are cached by content: the caller must not change them. Raises DocumentError, with the 1-based line if
+    known, for anything but TOML of at most MAXIMUM_DEPTH levels.
     """
     text = _text(content)
     if dotted := _DOTTED.search(text):
@@ -72,11 +73,11 @@ def parse(content: bytes) -> Table:
 
 
 def edit(content: bytes, changes: Sequence[Change], *, marker: str) -> bytes:
-    """Return `content` with `changes` made; every byte of a line that they do not concern stays.
+    """Return `content` with `changes` made; every other line stays, byte for byte.
 
-    New tables are appended as a block under the comment `# marker`. Changes that are true already give the same bytes.
-    Raises DocumentError for a bad `content`, EditMismatchError when the result would not mean what was asked for, and
-    TypeError or ValueError for a value that TOML cannot hold.
+    New tables are appended as a block under the comment `# marker`. Changes without effect return the same bytes.
+    Raises DocumentError for a bad `content`, EditMismatchError if the result would not parse to the intended document,
+    and TypeError or ValueError for a value that TOML cannot hold.
     """
     old = parse(content)
     new = apply(old, tuple(changes))
@@ -97,9 +98,9 @@ def edit(content: bytes, changes: Sequence[Change], *, marker: str) -> bytes:
 
 
 def line_of(content: bytes, path: Path) -> int | None:
-    """Return the 1-based line on which `path` first appears, None if it does not.
+    """Return the 1-based line on which `path` first appears, None if it is absent.
 
-    A member of an inline table is on the line of the key that holds the table. Raises DocumentError.
+    A member of an inline table has the line of the table's key. Raises DocumentError.
     """
     if lookup(parse(content), path) is ABSENT:
         return None
@@ -109,16 +110,16 @@ def line_of(content: bytes, path: Path) -> int | None:
 def marked(content: bytes, marker: str) -> tuple[Path, ...]:
     """Return the tables with headers under the comment `# marker`, up to the next empty line or comment.
 
-    That is what an edit with this marker added, and what others put among it. Raises DocumentError.
+    These are the tables that an edit with this marker added, and any that others inserted there. Raises DocumentError.
     """
     parse(content)
     return tuple(header.path for header in toml_edit.headers(_text(content), marker))
 
 
 def unmarked(content: bytes, marker: str) -> bytes:
-    """Return `content` without the comments `# marker`, to be used once nothing below them is of whoever wrote them.
+    """Return `content` without the comments `# marker`, for use once nothing below them is by their author.
 
-    Raises DocumentError for a bad `content`, EditMismatchError when the result would mean something else.
+    Raises DocumentError for a bad `content`, EditMismatchError if the result would parse to another document.
     """
     old = parse(content)
     text = _text(content)
@@ -137,7 +138,7 @@ def _byte_order_mark(content: bytes) -> bytes:
 
 
 def _text(content: bytes) -> str:
-    """Return the document's characters without byte order mark; raises DocumentError where bytes are no text."""
+    """Return the document's text without byte order mark. Raises DocumentError if the bytes are no text."""
     body = content.removeprefix(codecs.BOM_UTF8)
     try:
         text = body.decode()
@@ -154,12 +155,12 @@ def _text(content: bytes) -> str:
 
 
 def _syntax_error(text: str, message: str) -> DocumentError:
-    """Return the error for what tomllib says, which ends with the place; a template is called one."""
+    """Return tomllib's error, whose message ends with the position, as a DocumentError; templates get their own."""
     if template := _TEMPLATE.search(text):
         hint = "edit the template, or name the file that is generated from it"
         return DocumentError("a Go template, not TOML", line=line_at(text, template.end()), hint=hint)
     place = _PLACE.search(message)
-    if place is None:  # Python itself refuses to convert a number of thousands of digits: no place is told
+    if place is None:  # Python refuses to convert numbers of thousands of digits, without a position
         number = _LONG_NUMBER.search(text)
         line = line_at(text, number.start()) if number else None
         return DocumentError("not valid TOML: a number with too many digits", line=line, hint=_HINT)
@@ -173,7 +174,7 @@ def _syntax_error(text: str, message: str) -> DocumentError:
 
 
 def _is_too_deep(document: Table) -> bool:
-    """Tell whether tables and arrays lie deeper within each other than MAXIMUM_DEPTH."""
+    """Return whether tables and arrays are nested deeper than MAXIMUM_DEPTH."""
     level: list[Any] = [document]
     for _ in range(MAXIMUM_DEPTH):
         members = (each.values() if isinstance(each, dict) else each for each in level)
@@ -184,7 +185,7 @@ def _is_too_deep(document: Table) -> bool:
 
 
 def _too_deep(text: str) -> DocumentError:
-    """Return the error for too many brackets within brackets, or too long dotted keys."""
+    """Return the error for brackets nested too deeply or dotted keys of too many parts."""
     nesting = _NESTING.search(text)
     line = line_at(text, nesting.start()) if nesting else None
     return DocumentError("tables or arrays are nested too deeply", line=line, hint=_HINT)

@@ -1,11 +1,8 @@
-"""Edits inside a value: members of inline tables, elements of arrays.
+"""Minimal edits of a TOML text: from the old and the new document to the fewest changes of statements and values.
 
-The blocks at a document's end that hold the tables we add, each under one comment line that says whose they are.
-
-A block is: an empty line (none in an empty document), the comment, our tables without empty lines between them. So a
-block can be removed again as a whole, whatever was written below it since.
-
-From what a document should mean to the fewest changes of its statements.
+Inside a value, members of inline tables and elements of arrays change one by one. Added tables go into a block at the
+document's end: an empty line (none in an empty document), a comment that names the author, and the tables without empty
+lines between them. So a block can be removed as a whole, whatever was written below it since.
 """
 
 from __future__ import annotations
@@ -37,7 +34,7 @@ _REST_WITHOUT_VALUES: Final = lazy.pattern(r"[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")
 
 
 class Splice(msgspec.Struct, frozen=True):
-    """Replace the characters from `start` to `end` by `text`."""
+    """A replacement of the characters from `start` to `end` by `text`."""
 
     start: int
     end: int
@@ -45,7 +42,7 @@ class Splice(msgspec.Struct, frozen=True):
 
 
 def spliced(text: str, splices: Iterable[Splice]) -> str:
-    """Return `text` with all splices made; they do not overlap, and those at one place keep their order."""
+    """Return `text` with all splices made; they must not overlap, and splices at the same offset keep their order."""
     parts = []
     position = 0
     for splice in sorted(splices, key=lambda each: (each.start, each.end)):
@@ -55,9 +52,9 @@ def spliced(text: str, splices: Iterable[Splice]) -> str:
 
 
 def edit_value(text: str, old: Any, new: Any, eol: str) -> str:
-    """Return `text`, a value that means `old`, changed as little as it takes to mean `new`.
+    """Return `text`, which parses to `old`, with the fewest changes that make it parse to `new`.
 
-    `eol` ends the lines that are added. What cannot be kept is written anew, on one line.
+    `eol` ends the lines that are added. A part that cannot be edited is rewritten on one line.
     """
     if same(old, new):
         return text
@@ -69,7 +66,7 @@ def edit_value(text: str, old: Any, new: Any, eol: str) -> str:
 
 
 def _edit_table(text: str, prefix: Path, old: Table, new: Table, eol: str) -> str:
-    """Edit the table at `prefix`, relative to the inline table `text`; not empty where it is made by dotted keys."""
+    """Edit the table at `prefix` in the inline table `text`; `prefix` is not empty for tables of dotted keys."""
     for key in old:
         if key not in new:
             text = _without_members(text, (*prefix, key))
@@ -83,7 +80,7 @@ def _edit_table(text: str, prefix: Path, old: Table, new: Table, eol: str) -> st
 
 
 def _edit_member(text: str, path: Path, old: Any, new: Any, eol: str) -> str:
-    """Change what stands at `path`, which is one member or, made by dotted keys, several."""
+    """Change the value at `path`: one member, or several members with dotted keys."""
     for item in items(text):
         if item.path == path:
             changed = edit_value(text[item.value_start : item.end], old, new, eol)
@@ -113,7 +110,7 @@ def _without_members(text: str, path: Path) -> str:
 
 
 def _edit_array(text: str, old: list[Any], new: list[Any], eol: str) -> str:
-    """Remove elements and append others where that makes `new` of `old`, else write it anew."""
+    """Turn `old` into `new` by removing and appending elements; rewrite the array if that keeps no element."""
     kept: set[int] = set()
     for number, element in enumerate(old):
         if len(kept) < len(new) and same(element, new[len(kept)]):
@@ -128,7 +125,7 @@ def _edit_array(text: str, old: list[Any], new: list[Any], eol: str) -> str:
 
 
 def _with_element(text: str, element: str, eol: str) -> str:
-    """Append an element in the layout of those before it."""
+    """Append an element, laid out like the elements before it."""
     elements = items(text)
     if not elements:
         return _with_first_element(text, element, eol)
@@ -146,7 +143,7 @@ def _with_element(text: str, element: str, eol: str) -> str:
 
 
 def _with_first_element(text: str, element: str, eol: str) -> str:
-    """Put an element into an empty array, which may hold line ends and comments."""
+    """Insert an element into an empty array, which may hold line ends and comments."""
     if "\n" not in text:
         return f"[{element}{text[1:]}"
     closing = text.rindex("\n") + 1
@@ -158,13 +155,13 @@ def _with_first_element(text: str, element: str, eol: str) -> str:
 
 
 def _indent_of_line(text: str, position: int) -> str:
-    """Return the blanks that the line with `position` in it begins with."""
+    """Return the indentation of the line that contains `position`."""
     indent = _BLANKS.match(text, text.rfind("\n", 0, position) + 1)
     return indent.group() if indent else ""
 
 
 def _without_items(text: str, found: Sequence[Item], doomed: Container[int]) -> str:
-    """Remove the items with the numbers in `doomed`, with the commas that they leave behind; comments stay."""
+    """Remove the items with the numbers in `doomed` and their commas; comments stay."""
     kept = [item for number, item in enumerate(found) if number not in doomed]
     removals = []
     for number, item in enumerate(found):
@@ -180,12 +177,12 @@ def _without_items(text: str, found: Sequence[Item], doomed: Container[int]) -> 
 
 
 def _removals(text: str, item: Item, previous: Item | None, following: Item | None) -> list[tuple[int, int]]:
-    """Return what to cut so that `item` is gone: its line, or itself with the blanks on one side; and its comma.
+    """Return the ranges to cut to remove `item`: its line, or the item with the blanks on one side; and its comma.
 
-    `following` is None for the items behind the last that stays: they go with the blanks before them.
+    `following` is None for items after the last kept item: they are cut with the blanks before them.
     """
     if item.comma is not None and text[item.end : item.comma].strip():
-        return [(item.start, item.end), (item.comma, item.comma + 1)]  # a comment stands between them
+        return [(item.start, item.end), (item.comma, item.comma + 1)]  # a comment is between item and comma
     end = item.end if item.comma is None else item.comma + 1
     line_start = text.rfind("\n", 0, item.start) + 1
     alone = line_start > 0 and not text[line_start : item.start].strip()
@@ -203,7 +200,7 @@ def _removals(text: str, item: Item, previous: Item | None, following: Item | No
 
 
 def _united(ranges: Iterable[tuple[int, int]]) -> list[Splice]:
-    """Return the removal of all `ranges`, which may overlap."""
+    """Return splices that remove all `ranges`, which may overlap."""
     united: list[Splice] = []
     for start, end in sorted(ranges):
         if united and start <= united[-1].end:
@@ -214,24 +211,24 @@ def _united(ranges: Iterable[tuple[int, int]]) -> list[Splice]:
 
 
 INITIAL_COMMENT: Final = lazy.pattern(r"(?:#[^\n]*\n)+(?=[ \t]*\r?\n)")
-"""A comment about the whole document: an empty line follows it."""
+"""A comment about the whole document: one that an empty line follows."""
 
 _INDENT: Final = "  "
 
 
 class Changed(msgspec.Struct):
-    """What an edit does to whole statements."""
+    """The changes of an edit to whole statements."""
 
     removed: dict[int, Statement] = msgspec.field(default_factory=dict)
-    """By their start."""
+    """Statements by their start."""
     extended: set[int] = msgspec.field(default_factory=set)
-    """The starts of the headers that got new keys."""
+    """The starts of the headers that get new keys."""
     tables: list[tuple[Path, Table]] = msgspec.field(default_factory=list)
-    """The tables of the new block, each with its own keys: values and no tables."""
+    """The tables of the new block, each with the keys whose values are no tables."""
 
 
 def tables(path: Path, table: Table) -> Iterator[tuple[Path, Table]]:
-    """Yield the tables that get a header so that `table` exists at `path`, each with its own keys."""
+    """Yield each table that needs a header so that `table` exists at `path`, with the keys that are no tables."""
     own = {key: value for key, value in table.items() if not isinstance(value, dict)}
     if own or not table:
         yield path, own
@@ -241,7 +238,7 @@ def tables(path: Path, table: Table) -> Iterator[tuple[Path, Table]]:
 
 
 def block_text(root: Node, added: Iterable[tuple[Path, Table]], marker: str, eol: str) -> str:
-    """Return the block's text, its comment first; headers are spelt as the document spells those it has."""
+    """Return the block's text, its comment first; headers use the document's spelling of keys that it has."""
     lines = [f"# {marker}"]
     for path, own in added:
         lines.append(f"[{spelled(root, path)}]")
@@ -250,10 +247,10 @@ def block_text(root: Node, added: Iterable[tuple[Path, Table]], marker: str, eol
 
 
 def closed(text: str, marker: str, statements: Sequence[Statement], root: Node, changed: Changed) -> list[Splice]:
-    """Return the removal of the comments over blocks that lose their first table, with the empty line before each.
+    """Return splices that remove the comments of blocks that lose their first table, with the empty line before each.
 
-    Headers of a block that lost all their keys are added to `changed.removed`, unless the table would be gone with
-    them: they were written for those keys.
+    Adds to `changed.removed` the headers in a block that lose all keys, as they were written for those keys, unless
+    the table exists by the header alone.
     """
     if not changed.removed:
         return []
@@ -277,14 +274,14 @@ def headers(text: str, marker: str) -> Iterator[Statement]:
 
 
 def unmarked(text: str, marker: str) -> list[Splice]:
-    """Return the removal of every comment `# marker`, with the empty line before each, whatever stands below it."""
+    """Return splices that remove every comment `# marker`, with the empty line before it, whatever follows it."""
     if marker not in text:
         return []
     statements = list(scan(text))
     return [
         Splice(_with_empty_line(text, comment.start()), comment.end())
         for comment in re.finditer(rf"(?m)^# {re.escape(marker)}(?:\r?\n|\Z)", text)
-        if not any(statement.start <= comment.start() < statement.end for statement in statements)  # a string's line
+        if not any(statement.start <= comment.start() < statement.end for statement in statements)  # in a string
     ]
 
 
@@ -292,7 +289,7 @@ def _comments(text: str, marker: str, statements: Sequence[Statement]) -> Iterat
     """Yield each comment `# marker` and the number of the statement below it."""
     numbers = {statement.start: number for number, statement in enumerate(statements)}
     for comment in re.finditer(rf"(?m)^# {re.escape(marker)}\r?\n", text):
-        number = numbers.get(comment.end())  # none: inside a string that holds the same line, or nothing follows
+        number = numbers.get(comment.end())  # None: the line is part of a string, or no statement follows
         if number is not None:
             yield comment, number
 
@@ -309,7 +306,7 @@ def _paragraph_headers(statements: Sequence[Statement], number: int) -> Iterator
 
 
 def _is_spent(header: Statement, root: Node, changed: Changed) -> bool:
-    """Tell whether `header` loses all its keys, gets no new ones, and its table exists without it."""
+    """Return whether `header` loses all its keys and gets no new ones, and its table exists without it."""
     node = root
     for key in header.path:
         node = node.children[key]
@@ -327,15 +324,15 @@ def _is_spent(header: Statement, root: Node, changed: Changed) -> bool:
 
 
 def _with_empty_line(text: str, start: int) -> int:
-    """Return where the empty line before `start` begins, or `start` where there is none."""
+    """Return the start of the empty line before `start`, or `start` if there is none."""
     line = text.rfind("\n", 0, max(start - 1, 0)) + 1
     return line if text[line:start] in {"\n", "\r\n"} else start
 
 
 def edit_text(text: str, old: Table, new: Table, marker: str) -> str:
-    """Return `text`, which means `old`, changed so that it means `new`; nothing else in it changes.
+    """Return `text`, which parses to `old`, edited to parse to `new`; nothing else in it changes.
 
-    New tables form a block at the end under the comment `# marker`. A text without final line end stays without.
+    New tables form a block at the end under the comment `# marker`. A text without final line end stays so.
     """
     eol = "\r\n" if text.count("\r\n") * 2 > text.count("\n") else "\n"
     unfinished = text != "" and not text.endswith("\n")
@@ -361,7 +358,7 @@ def _edited(text: str, old: Table, new: Table, marker: str, eol: str) -> str:
 
 
 def _removal(text: str, statement: Statement) -> Splice:
-    """Remove a statement's lines; the comments in them stay, each on a line of its own."""
+    """Return a splice that removes a statement's lines but keeps their comments, each on its own line."""
     kept = toml_text.comments(text[statement.value_start : statement.value_end])
     kept += toml_text.comments(text[statement.value_end : statement.end])
     return Splice(statement.start, statement.end, _comment_lines(text, statement, kept))
@@ -375,7 +372,7 @@ def _comment_lines(text: str, statement: Statement, comments: list[str]) -> str:
 
 
 class _Editor(msgspec.Struct):
-    """Compares two meanings of a document and collects what to change in its text."""
+    """A comparison of two parsed documents that collects the edits of the text."""
 
     text: str
     root: Node
@@ -384,7 +381,7 @@ class _Editor(msgspec.Struct):
     changed: Changed = msgspec.field(default_factory=Changed)
 
     def edit_table(self, node: Node, path: Path, old: Table, new: Table) -> None:
-        """Make the table at `path` mean `new`; it has a header or is left with something in it."""
+        """Turn the table at `path` into `new`; it has a header, or `new` is not empty."""
         for key in old:
             if key not in new:
                 self._remove(node.children[key])
@@ -396,8 +393,8 @@ class _Editor(msgspec.Struct):
             self._add(node, path, added)
 
     def _edit_child(self, child: Node, path: Path, old: Any, new: Any) -> bool:
-        """Make what stands at `path` mean `new`, or remove it and return False: it has to be written elsewhere."""
-        if old is new:  # what changes do not touch is shared, not copied: most of a document is skipped here
+        """Turn the value at `path` into `new`, or remove it and return False: the caller must add it elsewhere."""
+        if old is new:  # unchanged parts are shared, not copied: most of a document is skipped here
             return True
         if child.value is not None:
             self._replace_value(child.value, old, new)
@@ -415,7 +412,7 @@ class _Editor(msgspec.Struct):
         self.changed.removed.update((statement.start, statement) for statement in node.statements())
 
     def _replace_value(self, statement: Statement, old: Any, new: Any) -> None:
-        """Replace a value in its line; comments of which it leaves nothing move to lines above it."""
+        """Replace a value in its line; comments that the new value does not keep move to lines above."""
         start, end = statement.value_start, statement.value_end
         before = self.text[start:end]
         after = edit_value(before, old, new, self.eol)
@@ -430,7 +427,7 @@ class _Editor(msgspec.Struct):
         self.splices.append(Splice(start, end, after))
 
     def _add(self, node: Node, path: Path, added: Table) -> None:
-        """Write new keys of an existing table."""
+        """Add new keys to an existing table."""
         if node.last_dotted is not None and not node.is_section:
             prefix = ".".join(node.last_dotted.spelling[: len(path) - len(node.last_dotted.section)])
             indent = self.text[node.last_dotted.start : node.last_dotted.key_start]
@@ -446,7 +443,7 @@ class _Editor(msgspec.Struct):
                 self.changed.tables += tables((*path, key), value)
 
     def _add_to_section(self, node: Node, lines: Table) -> None:
-        """Insert keys below a table's header; in the root below its last key, else at the top."""
+        """Insert keys below a table's header; root keys below the last root key, else at the top."""
         keys = sorted(node.values(), key=lambda statement: statement.start)
         header = node.header
         if header is None:
@@ -470,7 +467,7 @@ class _Editor(msgspec.Struct):
 
 
 def _dotted_lines(prefix: str, table: Table) -> Iterator[str]:
-    """Yield a line for each value of `table`, tables below it spelt out as dotted keys."""
+    """Yield a line for each value of `table`; subtables become dotted keys."""
     for key, value in table.items():
         dotted = f"{prefix}.{write_key(key)}" if prefix else write_key(key)
         if isinstance(value, dict) and value:

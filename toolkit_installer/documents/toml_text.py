@@ -1,11 +1,8 @@
-"""Where everything stands in a TOML text: statements, their keys and their values, with exact spans.
+"""The statements of a TOML text with exact spans, the tree of its tables, and a writer of values and keys.
 
-The scanner finds places and judges nothing: it takes texts that tomllib has accepted. Spans are offsets of characters,
-the end excluded. Nothing here recurses, so that no nesting of brackets is too deep for it.
-
-A TOML document's tables, each with the statements that define it.
-
-Values and keys, written as TOML that every engine's parser reads.
+The scanner finds positions and validates nothing: its input must be text that tomllib has accepted. Spans are offsets
+of characters, the end excluded. The scanner does not recurse, so that no nesting of brackets is too deep for it. The
+written TOML is such that every engine's parser reads it.
 """
 
 from __future__ import annotations
@@ -23,8 +20,8 @@ import msgspec
 from toolkit_installer import lazy
 from toolkit_installer.documents.changes import Path, line_at
 
-# Possessive quantifiers, and parts that exclude one another: a long string never makes the matcher try again. None is
-# on a group: Python before 3.11.5, Debian 12's among them, matches such groups wrongly.
+# Possessive quantifiers and disjoint alternatives keep the matcher from backtracking over long strings. No group is
+# possessive: Python before 3.11.5, such as Debian 12's, matches such groups wrongly.
 _ML_BASIC = r'"""(?:[^"\\]++|\\.|"{1,2}(?!"))*"{3,5}'
 _ML_LITERAL = r"'''(?:[^']++|'{1,2}(?!'))*'{3,5}"
 _STRING = rf"""{_ML_BASIC}|{_ML_LITERAL}|"(?:[^"\\]++|\\.)*"|'[^']*+'"""
@@ -54,9 +51,9 @@ class Kind(enum.StrEnum):
 class Statement(msgspec.Struct, frozen=True):
     """One header or one key with its value: whole lines, from the indentation to the line end.
 
-    `path` is absolute, `spelling` the key's parts as they stand in this statement (relative to the section for a
-    key-value), `section` the path of the header above it. `value_start` and `value_end` are those of a key-value's
-    value; a header's `value_end` is the end of its brackets and equals `value_start`.
+    `path` is absolute, `spelling` the key's parts as this statement spells them (relative to the section for a
+    key-value), `section` the path of the header above it. `value_start` and `value_end` are the span of a key-value's
+    value; for a header, both are the end of its brackets.
     """
 
     kind: Kind
@@ -75,11 +72,11 @@ class Item(msgspec.Struct, frozen=True):
 
     spelling: tuple[str, ...]
     start: int
-    """That of the key where there is one."""
+    """The start of the key, if it has one."""
     value_start: int
     end: int
     comma: int | None
-    """The place of the comma after it."""
+    """The offset of the comma after the item."""
 
     @property
     def path(self) -> Path:
@@ -88,7 +85,7 @@ class Item(msgspec.Struct, frozen=True):
 
 
 def scan(text: str) -> Iterator[Statement]:
-    """Yield the statements of `text`, a valid TOML document without byte order mark, in their order."""
+    """Yield the statements of `text`, a valid TOML document without byte order mark, in order."""
     section: Path = ()
     position = 0
     while True:
@@ -112,7 +109,7 @@ def scan(text: str) -> Iterator[Statement]:
 
 
 def value_ends(text: str, start: int) -> int:
-    """Return where the value ends that begins at `start`."""
+    """Return the end of the value that begins at `start`."""
     if string := _STRING_TOKEN.match(text, start):
         return string.end()
     if text[start] not in "[{":
@@ -150,19 +147,19 @@ def items(value: str) -> list[Item]:
 
 
 def comments(value: str) -> list[str]:
-    """Return the comments that stand inside a value's text, in their order."""
+    """Return the comments inside a value's text, in order."""
     return [token for token in _TOKEN.findall(value) if token.startswith("#")]
 
 
 @functools.lru_cache(maxsize=1024)
 def split_key(key: str) -> tuple[tuple[str, ...], Path]:
-    """Return a dotted key's parts, as they are spelt and as they are meant."""
+    """Return a dotted key's parts, as spelt and decoded."""
     spelling = tuple(_PART.findall(key))
     return spelling, tuple(map(_decoded, spelling))
 
 
 def _decoded(part: str) -> str:
-    """Return what one part of a key means."""
+    """Return one part of a key, decoded."""
     if part[0] == "'":
         return part[1:-1]
     if part[0] != '"':
@@ -171,12 +168,12 @@ def _decoded(part: str) -> str:
 
 
 def _after(pattern: re.Pattern[str], text: str, position: int) -> int:
-    """Return where the match at `position` ends; the pattern matches always, be it nothing."""
+    """Return the end of the match at `position`; the pattern always matches, if only the empty text."""
     return _matched(pattern, text, position).end()
 
 
 def _matched(pattern: re.Pattern[str], text: str, position: int) -> re.Match[str]:
-    """Return the match at `position`; raises ValueError where there is none, which a valid document does not have."""
+    """Return the match at `position`. Raises ValueError if there is none, which a valid document excludes."""
     match = pattern.match(text, position)
     if match is None:
         raise ValueError(f"offset {position} is not what TOML has there: {text[position : position + 20]!r}")
@@ -184,20 +181,20 @@ def _matched(pattern: re.Pattern[str], text: str, position: int) -> re.Match[str
 
 
 class Node(msgspec.Struct):
-    """What is written at one path. An array of tables is a leaf here: it owns every statement below it."""
+    """The statements at one path. An array of tables is a leaf: it owns every statement below it."""
 
     spelling: str = ""
-    """The key's last part, as it is spelt first."""
+    """The key's last part, as the document spells it first."""
     children: dict[str, Node] = msgspec.field(default_factory=dict)
     header: Statement | None = None
     value: Statement | None = None
     last_dotted: Statement | None = None
-    """The last key-value that passes through this table on its way from the section's header."""
+    """The last key-value whose dotted key passes through this table."""
     array: list[Statement] = msgspec.field(default_factory=list)
 
     @property
     def is_section(self) -> bool:
-        """Has a [header], or is the root. Other tables are made by dotted keys, or by their sub-tables' headers."""
+        """Whether it has a [header] or is the root; dotted keys or headers of subtables create other tables."""
         return self.header is not None or not self.spelling
 
     def statements(self) -> Iterator[Statement]:
@@ -213,7 +210,7 @@ class Node(msgspec.Struct):
             waiting.extend(node.children.values())
 
     def values(self) -> Iterator[Statement]:
-        """Yield the key-values that belong to this table's own section, dotted ones among them."""
+        """Yield the key-values of this table's own section, including dotted ones."""
         waiting = [child for child in self.children.values() if child.header is None]
         while waiting:
             node = waiting.pop()
@@ -224,7 +221,7 @@ class Node(msgspec.Struct):
 
 
 def build(statements: Iterable[Statement]) -> Node:
-    """Return the document's root."""
+    """Return the root node of a document."""
     root = section = Node()
     for statement in statements:
         if statement.kind is Kind.KEY_VALUE:
@@ -242,7 +239,7 @@ def build(statements: Iterable[Statement]) -> Node:
 
 
 def spelled(root: Node, path: Path) -> str:
-    """Return `path` as a header spells it: each part as the document spells it first, and ours where it does not."""
+    """Return `path` as a header: each part as the document spells it first, as `write_key` does if it is new."""
     node: Node | None = root
     parts = []
     for key in path:
@@ -263,7 +260,7 @@ def first_line(text: str, path: Path) -> int | None:
 
 
 def _walk(node: Node, path: Path, spelling: tuple[str, ...]) -> Node:
-    """Return the node at `path` below `node`, made if need be; an array of tables on the way is where it ends."""
+    """Return the node at `path` below `node`, created if needed; stop at an array of tables on the way."""
     for key, part in zip(path, spelling, strict=True):
         node = node.children.setdefault(key, Node(part))
         if node.array:
@@ -272,7 +269,7 @@ def _walk(node: Node, path: Path, spelling: tuple[str, ...]) -> Node:
 
 
 def _add_value(section: Node, statement: Statement) -> None:
-    """Enter a key-value below its section."""
+    """Add a key-value to the tree, below its section."""
     node = section
     for key, part in zip(statement.path[len(statement.section) :], statement.spelling, strict=True):
         if node is not section:
@@ -315,10 +312,10 @@ def write(value: Any) -> str:
 
 
 def write_key(key: str) -> str:
-    """Return one part of a key: bare if it can be, else quoted.
+    """Return one part of a key: bare if possible, else quoted.
 
-    go-toml v1 (containerd 1.x) takes escapes in a header's key literally, so that a key that would need one is written
-    in single quotes where TOML allows it. Raises ValueError for a lone surrogate.
+    go-toml v1 (containerd 1.x) does not decode escapes in a header's key, so a key that would need one is written in
+    single quotes where TOML allows it. Raises ValueError for a lone surrogate.
     """
     if _BARE_KEY.fullmatch(key):
         return key
@@ -328,7 +325,7 @@ def write_key(key: str) -> str:
 
 
 def _basic_string(text: str) -> str:
-    """Return `text` in double quotes; raises ValueError (UnicodeEncodeError) for a lone surrogate."""
+    """Return `text` in double quotes. Raises ValueError (UnicodeEncodeError) for a lone surrogate."""
     text.encode()
     escaped = _ESCAPED.sub(lambda match: _SHORT_ESCAPES.get(match[0]) or f"\\u{ord(match[0]):04x}", text)
     return f'"{escaped}"'

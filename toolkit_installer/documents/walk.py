@@ -1,8 +1,8 @@
-"""Reads a document once, token by token, and only so far as to know which key each value belongs to. Pure.
+"""Tokenizer that replaces the values of a configuration document, key by key, for masking. Pure.
 
-It may be TOML, JSON, YAML, a file of variables, a unit of systemd, a template of k3s, or broken. Whoever is asked for
-what is shown gets single values with their keys; keys, marks and lines stay, so that the text parses as before and its
-line numbers agree. Takes linear time and never raises.
+The document may be TOML, JSON, YAML, an environment file, a systemd unit, a k3s template, or broken: it is parsed only
+as far as needed to assign each value to its keys. A `Values` object returns the replacement of each value. Punctuation
+and line ends stay, so that the result parses as before and line numbers agree. Takes linear time and never raises.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from toolkit_installer import lazy
 from toolkit_installer.documents import shown
 
-# No group repeats what another can match as well: one pass, whatever the text.
+# No two groups can match the same text, so that matching never backtracks.
 _TOKEN: Final = lazy.pattern(
     r"""
       (?P<line>\n)
@@ -33,7 +33,7 @@ _KEY_PART: Final = r"""(?:[A-Za-z0-9_$/-]+|"(?:[^"\\\n]|\\[^\n])*"|'[^'\n]*')"""
 _KEYS: Final = rf"{_KEY_PART}(?:[ \t]*\.[ \t]*{_KEY_PART})*"
 _ENTRY: Final = lazy.pattern(rf"""((?:-[ \t]+)*)({_KEYS})([ \t]*=|\+?[ \t]*:(?=[\s"'\[{{]|\Z))""")
 _INNER: Final = lazy.pattern(rf"()({_KEYS})([ \t]*[=:])")
-"""An entry in braces."""
+"""A key and its separator inside braces."""
 _PART: Final = lazy.pattern(_KEY_PART)
 _HEADER: Final = lazy.pattern(
     rf"""(\[\[?[ \t]*)(?=[A-Za-z]|"[^"\n]*"[ \t]*\.|'[^'\n]*'[ \t]*\.)({_KEYS})([ \t]*\]\]?[ \t\r]*(?=\#|\n|\Z))"""
@@ -41,81 +41,81 @@ _HEADER: Final = lazy.pattern(
 _LINE_COMMENT: Final = lazy.pattern(r"(?:\#|;|//)[^\n]*")
 _ITEM: Final = lazy.pattern(r"(?:-[ \t]+)+|---(?=\s|\Z)")
 _REST: Final = lazy.pattern(r"(?:[^\\\n]|\\\r?\n|\\(?!\r?\n))*")
-"""The rest of a line, with the lines that a backslash at its end joins to it."""
+"""The rest of a line, with the lines that a trailing backslash joins to it."""
 _OPENS: Final = lazy.pattern(r"""[ \t]*["'\[{]""")
 _EMPTY: Final = lazy.pattern(r"[ \t]*(?:[&!][^\s&!]*[ \t]*)*(?:#[^\n]*|\r?)(?=\n|\Z)")
-"""Nothing stands on the rest of a line of YAML, or nothing but marks of what stands below it."""
+"""The rest of a YAML line without a value: blank, a comment, or the anchors and tags of the value below it."""
 _BLOCK_MARK: Final = lazy.pattern(r"[|>][-+0-9]{0,2}")
-"""What stands in YAML before a text of several lines."""
+"""The header of a YAML block scalar, such as `|-`."""
 _PADDED: Final = lazy.pattern(r"={0,5}[\"']?[ \t\r]*(?=\n|\Z)")
 _HASH: Final = lazy.pattern("#")
 _SPACED_HASH: Final = lazy.pattern(r"(?:^|\s)#")
-"""Begins a comment: in YAML only after white space."""
+"""The begin of a comment in YAML, where it needs white space before it."""
 _ENVIRONMENT: Final = "Environment"
-"""A unit's key whose value is variables with their values."""
+"""A systemd unit's key whose value is assignments of variables."""
 _ACTION_COMMENT: Final = lazy.pattern(r"(\{\{(?:-\s)?\s*/\*)[^{}]*(\*/\s*(?:\s-)?\}\})")
 _MARKED: Final = lazy.pattern(r"[#;/ \t]*")
 _LONGEST_PATH: Final = 8
-"""Keys that are remembered of those around another: twice as many as a listed path has."""
+"""Number of enclosing keys that are kept for a value: twice as many as a listed path has."""
 _ESCAPE: Final = lazy.pattern(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|([^uUx]))", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 _BYTE_ORDER_MARK: Final = "\ufeff"
 
 
 class Values(Protocol):
-    """Makes of single values what is shown."""
+    """The replacements of single values."""
 
     def key(self, name: str) -> str:
-        """Return the name of a key."""
+        """Return the replacement of a key's name."""
 
     def scalar(self, value: str, path: Sequence[str]) -> str:
-        """Return a text in quotes below a key."""
+        """Return the replacement of a quoted text below the keys `path`."""
 
     def bare(self, value: str, path: Sequence[str]) -> str:
-        """Return a value without quotes below a key."""
+        """Return the replacement of an unquoted value below the keys `path`."""
 
     def prose(self, text: str) -> str:
-        """Return a text that belongs to no key."""
+        """Return the replacement of a text that belongs to no key."""
 
     def comment(self, text: str) -> str:
-        """Return what stands for a comment."""
+        """Return the replacement of a comment."""
 
     def command(self, text: str, *, program: bool = True) -> str:
-        """Return a command line. `program`: it begins with one."""
+        """Return the replacement of a command line. `program`: its first word is a program."""
 
 
 def document(text: str, values: Values) -> str:
-    """Return a document with the values that are shown of it."""
+    """Return a document with its values replaced by those of `values`."""
     return _Walk(text, values).run()
 
 
 def fragment(text: str, path: tuple[str, ...], values: Values) -> str:
-    """Return a value that was torn from a document, where it stood below these keys."""
+    """Return the replacement of a part of a document that was below the keys `path`."""
     walk = _Walk(text, values)
     walk.path, walk.fresh = path, False
     return walk.run()
 
 
 class _Walk:
-    """Reads a document once."""
+    """A single pass over a document."""
 
     def __init__(self, text: str, values: Values) -> None:
         self.text = text
         self.values = values
         self.parts: list[str] = []
         self.table: tuple[str, ...] = ()
-        """The keys of the last header."""
+        """The keys of the last table header."""
         self.outline: list[tuple[int, tuple[str, ...]]] = []
-        """Of YAML: the keys that this line may stand below, and how far each is indented."""
+        """YAML: the possible parent keys of the current line, each with its indentation."""
         self.brackets: list[tuple[str, tuple[str, ...]]] = []
         """Each open bracket, and the keys that lead to it."""
         self.path: tuple[str, ...] = ()
-        """The keys of the next value, none where it has none: each value is given up once it is read."""
+        """The keys of the next value, empty if it has none; cleared once a value is read."""
         self.fresh = True
-        """A key may stand here."""
+        """Whether a key is allowed at the current position."""
         self.line_start = 0
         self.text_below: tuple[int, tuple[str, ...]] | None = None
-        """Of YAML: how far the key is indented that a text of several lines belongs to; and its keys, if known."""
+        """YAML: the indentation of the key that owns a multi-line text, and its keys if known."""
 
     def run(self) -> str:
         at = 1 if self.text.startswith(_BYTE_ORDER_MARK) else 0
@@ -125,9 +125,9 @@ class _Walk:
         return "".join(self.parts)
 
     def step(self, at: int) -> int:
-        """Read one token, or one statement's key; return where the next begins."""
+        """Read one token, or one statement's key; return the start of the next."""
         match = _TOKEN.match(self.text, at)
-        if match is None:  # white space that the expression does not know
+        if match is None:  # white space that _TOKEN does not match
             self.parts.append(self.text[at])
             return at + 1
         kind, token = match.lastgroup, match[0]
@@ -157,7 +157,7 @@ class _Walk:
             self.path = ()
 
     def statement(self, at: int) -> int:  # noqa: PLR0911  # one for each kind of statement
-        """Read the begin of a statement, or the key of an entry in braces; return its end, `at` where there is none."""
+        """Read the begin of a statement, or a key in braces; return its end, or `at` if there is none."""
         self.fresh = False
         entry = (_INNER if self.brackets else _ENTRY).match(self.text, at)
         if self.brackets:
@@ -188,26 +188,26 @@ class _Walk:
         return self.rest(at, at, self.path, joined=False)
 
     def continues(self, indent: int) -> bool:
-        """Tell whether a line of YAML belongs to the text of an earlier one, whatever it looks like."""
+        """Return whether a YAML line continues the multi-line text of an earlier line, whatever it looks like."""
         if self.text_below is not None and indent <= self.text_below[0]:
             self.text_below = None
         return self.text_below is not None
 
     def below(self, line: str) -> str:
-        """Return a line of a text of several lines."""
+        """Return the replacement of one line of a multi-line text."""
         path = self.text_below[1] if self.text_below is not None else ()
         core = line.rstrip()
         return self.values.bare(core, path) + line[len(core) :] if shown.is_shown(path) else self.values.prose(line)
 
     def entry(self, entry: re.Match[str], indent: int) -> int:
-        """Read a key outside of brackets, and its value where that is not in quotes or brackets."""
+        """Read a key outside of brackets, and its value if it has neither quotes nor brackets; return the end."""
         is_yaml = entry[3].endswith(":")
         around = self.around(indent, item=bool(entry[1])) if is_yaml or entry[1] else self.table
         self.path = path = (*around[-_LONGEST_PATH:], *self.key(entry))
         end = entry.end()
         opens = _OPENS.match(self.text, end) is not None
         if is_yaml:
-            # a list's dash stands where its key does, and what is in it stands deeper
+            # a list's dash may be indented like the list's key; the item's own keys are deeper
             self.outline.append((indent + len(entry[1]), path))
             has_text = _EMPTY.match(self.text, end) is None
             self.text_below = (indent + len(entry[1]), path if self.is_block(end) else ()) if has_text else None
@@ -217,25 +217,25 @@ class _Walk:
         return end if opens and not is_command else self.rest(end, end, path, joined=not is_yaml)
 
     def is_block(self, at: int) -> bool:
-        """Tell whether a text of several lines stands below a key of YAML."""
+        """Return whether a YAML key's value is a block scalar."""
         end = self.text.find("\n", at)
         return _BLOCK_MARK.fullmatch(self.text[at : len(self.text) if end < 0 else end].strip()) is not None
 
     def is_end_of_base64(self, entry: re.Match[str]) -> bool:
-        """Tell whether an entry may be none: the last line of a text in base64 looks like a name without a value."""
+        """Return whether an entry may be the last line of a base64 text, which looks like a name without a value."""
         if entry[3] != "=" or _PADDED.match(self.text, entry.end()) is None:
             return False
         name = entry[2]
         return self.text.startswith(("=", '"', "'"), entry.end()) or not (name.isupper() or shown.is_name(name))
 
     def around(self, indent: int, *, item: bool) -> tuple[str, ...]:
-        """Return the keys that a line of YAML stands below."""
+        """Return the parent keys of a YAML line."""
         while self.outline and (self.outline[-1][0] > indent or (self.outline[-1][0] == indent and not item)):
             self.outline.pop()
         return self.outline[-1][1] if self.outline else self.table
 
     def rest(self, at: int, start: int, path: tuple[str, ...], *, joined: bool) -> int:
-        """Read a value without quotes, to the end of its line; `at` where it is in quotes or brackets."""
+        """Read an unquoted value up to the end of its line; return its end, `start` if it has quotes or brackets."""
         is_command = path[-1:] and path[-1] in shown.COMMANDS
         if not is_command and (_OPENS.match(self.text, start) is not None):
             return start
@@ -252,14 +252,14 @@ class _Walk:
         before = value[: len(value) - len(value.lstrip())]
         after = value[len(before) + len(core) :]
         said = self.comment(comment) if comment else ""
-        if comment[1:].strip() and core and not after:  # of a file of variables, it belongs to the value
+        if comment[1:].strip() and core and not after:  # in an environment file, it is part of the value
             said = f"#{self.values.prose(comment[1:])}"
         self.parts += [before, self.rested(core, path), after, said]
         self.path = ()
         return max(at, end)
 
     def rested(self, value: str, path: tuple[str, ...]) -> str:
-        """Return a value that takes the rest of its line."""
+        """Return the replacement of a value that fills the rest of its line."""
         if not value or _BLOCK_MARK.fullmatch(value):
             return value
         if path and path[-1] in shown.COMMANDS:
@@ -275,7 +275,7 @@ class _Walk:
         return _names(entry[2])
 
     def keys(self, text: str) -> str:
-        """Return the names of keys as they may be shown, between their dots and quotes."""
+        """Return dotted keys with each name replaced; dots and quotes stay."""
         return _PART.sub(lambda part: requoted(part[0], self.values.key), text)
 
     def mark(self, mark: str) -> None:
@@ -292,7 +292,7 @@ class _Walk:
 
     def value(self, token: str, *, quoted: bool) -> str:
         """Read a string or a bare word."""
-        # a bare word in a list is a number or the like; another one belongs to a list that was never closed
+        # an unquoted word in a list is a number or the like; any other belongs to a list that was never closed
         path = () if not quoted and self.brackets and self.brackets[-1][0] == "[" else self.path
         self.path = ()
         if quoted:
@@ -318,12 +318,12 @@ class _Walk:
 
 
 def _names(keys: str) -> tuple[str, ...]:
-    """Return the names of keys without their quotes."""
+    """Return the parts of a dotted key, unquoted."""
     return tuple(_plain(part[1:-1]) if part[0] in "\"'" else part for part in _PART.findall(keys))
 
 
 def _plain(text: str) -> str:
-    """Return a string with its escapes resolved; an escape that stands for no character is left out."""
+    """Return a string with its escapes decoded; escapes of invalid code points are dropped."""
 
     def character(match: re.Match[str]) -> str:
         code = match[1] or match[2] or match[3]
@@ -335,7 +335,7 @@ def _plain(text: str) -> str:
 
 
 def requoted(token: str, change: Callable[[str], str]) -> str:
-    """Return a name or a string, in quotes or not, with its text changed."""
+    """Return a quoted or unquoted token with `change` applied to its text."""
     if token[0] not in "\"'":
         made = change(token)
         return made if made == token or re.fullmatch(r"[A-Za-z0-9_-]+", made) else f'"{made}"'

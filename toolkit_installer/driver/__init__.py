@@ -1,1 +1,1 @@
-"""NVIDIA's driver and GPUs as the node shows them: found, waited for, and described for CDI."""
+"""NVIDIA's driver and GPUs on the node: finding them, waiting for the driver, and its CDI specification."""

@@ -1,7 +1,7 @@
-"""Which NVIDIA GPUs a node shows: on its PCI bus, as device nodes, as a Tegra's own, or by a driver that works.
+"""Detection of the node's NVIDIA GPUs: by the PCI bus, device nodes, a Tegra's device tree, or a working driver.
 
-A node without any needs no toolkit, and no driver will ever come. What cannot be looked at counts as unknown, and never
-as absent. Reads, never writes.
+A node without a GPU needs no toolkit and will never get a driver. If the node cannot be inspected, its GPUs count as
+unknown, never as absent. Reads, never writes.
 """
 
 from __future__ import annotations
@@ -19,37 +19,38 @@ from toolkit_installer.node.reading import Reader
 from toolkit_installer.settings import ToolkitSettings
 
 _SYSFS = "/sys/devices"
-"""Has entries wherever a sysfs is mounted."""
+"""A folder that has entries wherever a sysfs is mounted."""
 _PCI = "/sys/bus/pci/devices"
 _PCI_DRIVERS = "/sys/bus/pci/drivers"
 _VENDOR = "0x10de"
-"""NVIDIA's, as the kernel's sysfs says it (Documentation/ABI/testing/sysfs-bus-pci)."""
+"""NVIDIA's PCI vendor ID, as sysfs prints it (Documentation/ABI/testing/sysfs-bus-pci)."""
 _GPU_CLASSES = ("0x03", "0x12")
 """Base classes of the PCI Code and ID Assignment Specification: display controllers (VGA 0300, 3D 0302), and processing
-accelerators. A card's sound (0403), USB-C (0c03) and serial (0c80) functions, NVSwitches (0680) and the parts of old
-chipsets are no GPUs. A virtual function (SR-IOV), a vGPU in a guest and a GPU split by MIG are of these classes too."""
+accelerators. These do not count as GPUs: a card's sound (0403), USB-C (0c03) and serial (0c80) functions, NVSwitches
+(0680) and the parts of old chipsets. A virtual function (SR-IOV), a vGPU in a guest and a GPU split by MIG have these
+classes too."""
 _GIVEN_AWAY = r"vfio|^pci-stub$|^pciback$|^xen-pciback$"
-"""Drivers that hold a device for virtual machines: vfio-pci and its variants, nvgrace_gpu_vfio_pci among them."""
+"""Drivers that reserve a device for virtual machines: vfio-pci and its variants, such as nvgrace_gpu_vfio_pci."""
 _FOR_MACHINES = ("vfio-pci", "nvgrace-gpu-vfio-pci", "pci-stub", "pciback")
-"""The sysfs folders of such drivers, which list the devices that they hold."""
+"""The sysfs folders of these drivers, which list the devices that they hold."""
 _DEVICE = r"nvidia[0-9]+|nvidiactl|nvhost-(?:ctrl-)?gpu|nvgpu"
-"""Of the driver of Linux, and of a Tegra's."""
+"""The names of the device nodes of NVIDIA's Linux driver and of a Tegra's."""
 _DEVICES = ("nvidiactl", "nvidia0", "nvhost-gpu", "nvhost-ctrl-gpu", "nvgpu", "dxg")
 """The first device nodes of each kind."""
 _DXG = "/dev/dxg"
 _WSL_LIBRARY = "/usr/lib/wsl/lib/libnvidia-ml.so.1"
-"""Beside /dev/dxg, which any GPU of a WSL 2 machine has: NVIDIA's driver of Windows brings it."""
+"""A library of NVIDIA's Windows driver: in WSL 2, GPUs of any vendor have /dev/dxg, only NVIDIA's have this."""
 _COMPATIBLE = "/sys/firmware/devicetree/base/compatible"
 _TEGRA = "nvidia,tegra"
-"""How the compatible strings of a Tegra's device tree begin (Devicetree Specification, 2.3.1); it has no PCI GPU."""
+"""The begin of a Tegra's `compatible` strings (Devicetree Specification, 2.3.1); its GPU is not on the PCI bus."""
 _LONGEST = 64 * 1024
-"""Bytes, far more than any of these files has."""
+"""Maximum bytes to read of a file, far more than any of them has."""
 
 
 class Gpus(msgspec.Struct, frozen=True):
-    """The GPUs that the node shows, in words: those for containers, and those kept for virtual machines.
+    """The node's GPUs, as descriptions: `own` are for containers, `given_away` reserved for virtual machines.
 
-    `known`: the node's sysfs was seen, so that what is not here is not there.
+    `known`: the node's sysfs could be read, so that the lists are complete.
     """
 
     own: tuple[str, ...] = ()
@@ -58,23 +59,26 @@ class Gpus(msgspec.Struct, frozen=True):
 
     @property
     def absent(self) -> bool:
-        """Whether the node has certainly no GPU for containers."""
+        """Whether the node certainly has no GPU for containers."""
         return self.known and not self.own
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Each GPU, or that there is none, or that nobody can tell."""
+        """A description of each GPU, or one that says that there is none or that it is unknown."""
         kept = [f"{each}, kept for virtual machines" for each in self.given_away]
         none = "none is seen" if self.known else "not known: the node's /sys is not seen from here"
         return (*self.own, *kept) or (none,)
 
     def __str__(self) -> str:
-        """Return the words, for a log."""
+        """Return the descriptions in one line, for a log."""
         return "; ".join(self.words)
 
 
 def find_gpus(node: Node) -> Gpus:
-    """Look at the node's buses and device nodes. Raises NodeError for what is there and cannot be read."""
+    """Return the GPUs that the node's PCI bus, device tree and device nodes show.
+
+    Raises NodeError if a file exists but cannot be read.
+    """
     own: dict[str, None] = {}
     given_away: dict[str, None] = {}
     known = False
@@ -88,7 +92,7 @@ def find_gpus(node: Node) -> Gpus:
 
 
 def find_usable_gpus(node: Node, toolkit: ToolkitSettings) -> Gpus:
-    """Return what `find_gpus` does; where there is none, a working driver counts as one. Raises NodeError, Stopped."""
+    """Return the GPUs of `find_gpus`; if there are none, a working driver counts as one. Raises NodeError, Stopped."""
     seen = find_gpus(node)
     if not seen.absent:
         return seen
@@ -97,9 +101,9 @@ def find_usable_gpus(node: Node, toolkit: ToolkitSettings) -> Gpus:
 
 
 def signs(node: Node) -> tuple[str, ...]:
-    """Return paths, in the installer's mount namespace, some of which change when a GPU comes.
+    """Return paths, in the installer's mount namespace, some of which change when a GPU appears.
 
-    Those that end in a slash are folders, which change when an entry comes or goes (idling.identity).
+    Paths that end in a slash are folders, which change when an entry appears or disappears (idling.identity).
     """
     folders = (_PCI, *(posixpath.join(_PCI_DRIVERS, name) for name in _FOR_MACHINES))
     devices = [posixpath.join("/dev", name) for name in _DEVICES]
@@ -111,7 +115,7 @@ def signs(node: Node) -> tuple[str, ...]:
 
 
 def _on_pci(reader: Reader) -> Iterator[tuple[str, bool]]:
-    """Yield the GPUs on the PCI bus in words, and whether each is free to be used by the node."""
+    """Yield a description of each GPU on the PCI bus, and whether it is free for containers."""
     for address in reader.list(_PCI):
         place = posixpath.join(_PCI, address)
         if _text(reader, f"{place}/vendor") != _VENDOR or not _text(reader, f"{place}/class").startswith(_GPU_CLASSES):
@@ -130,7 +134,7 @@ def _device_nodes(reader: Reader) -> Iterator[str]:
 
 
 def _text(reader: Reader, path: str) -> str:
-    """Return what a small file says, nothing where it is not there, or went just now. Raises NodeError."""
+    """Return the stripped text of a small file, "" if it is absent or was just removed. Raises NodeError."""
     try:
         found = reader.read_file(path, _LONGEST)
     except ConfigurationError as error:

@@ -1,4 +1,4 @@
-"""Where on the node the driver is, and whether it is usable: nvidia-smi, run below its root, is the proof."""
+"""Finding the driver's root on the node, and proving by a run of its nvidia-smi that the driver is usable."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from toolkit_installer.toolkit.payload import LIBRARY_FOLDERS
 from toolkit_installer.toolkit.wrappers import CONFIG_NAME
 
 CONTAINER_ROOT = "/run/nvidia/driver"
-"""Where a driver container shows its own `/` to the node."""
+"""The node's path of a driver container's `/`."""
 VALIDATIONS = "/run/nvidia/validations"
 CONTAINER_READY = f"{VALIDATIONS}/.driver-ctr-ready"
-"""What the start-up probe of the GPU Operator's driver container leaves when nvidia-smi has worked in it."""
+"""Written by the start-up probe of the GPU Operator's driver container once nvidia-smi has worked in it."""
 DRIVER_READY = f"{VALIDATIONS}/driver-ready"
-"""What the GPU Operator's validator leaves: variables for a shell that name the driver root, and the device root."""
+"""Written by the GPU Operator's validator: shell variables with the driver root and the device root."""
 
 _PROGRAM = "nvidia-smi"
 _SIGNS = (
@@ -31,17 +31,17 @@ _SIGNS = (
     *(f"{folder}/libnvidia-ml.so.1" for folder in LIBRARY_FOLDERS),  # a link to the file of the driver's own version
     "/dev/nvidiactl",
 )
-"""The last is there once the kernel module is loaded."""
+"""Files of a driver; the last exists once the kernel module is loaded."""
 _QUERY = ("--query-gpu=driver_version", "--format=csv,noheader")
 PROOF_SECONDS = 60.0
-"""Without a persistence daemon every GPU is initialised first, which takes seconds for each."""
+"""Timeout of nvidia-smi: without a persistence daemon it initialises every GPU first, in seconds for each."""
 _LONGEST_SAID = 200
 
 
 class Driver(msgspec.Struct, frozen=True):
-    """A driver's roots, as they were found or as far as they were said; what is empty was not said.
+    """A driver's roots, as found or configured; an empty field is unknown.
 
-    `root` and `dev_root` are the node's paths, `seen_at` and `dev_seen_at` the installer's own.
+    `root` and `dev_root` are the node's paths, `seen_at` and `dev_seen_at` the paths where the installer sees them.
     """
 
     root: str
@@ -52,33 +52,33 @@ class Driver(msgspec.Struct, frozen=True):
 
 
 class Look(msgspec.Struct, frozen=True):
-    """What a look at the node showed: the driver, or what is missing, in words, root by root."""
+    """The result of a search for a driver: the driver, or a reason for each root why it has no usable one."""
 
     driver: Driver | None
     missing: tuple[str, ...] = ()
     nothing_there: bool = False
-    """No root has as much as nvidia-smi: nobody has tried to install a driver, as far as that shows."""
+    """No root has nvidia-smi: apparently no driver was ever installed."""
     hangs: bool = False
-    """nvidia-smi did not end in time in one of the roots."""
+    """Whether nvidia-smi exceeded its timeout in one of the roots."""
 
 
 class _NotUsableError(Exception):
-    """The driver is not usable in a root; the text says why."""
+    """The driver is not usable in a root; the message has the reason."""
 
 
 class _HangsError(_NotUsableError):
-    """nvidia-smi does not end."""
+    """nvidia-smi exceeded its timeout."""
 
 
 class _NothingThereError(_NotUsableError):
-    """There is no driver in a root, usable or not."""
+    """The root has no nvidia-smi."""
 
 
 def resolve(toolkit: ToolkitSettings, node: Node) -> tuple[Driver, bool]:
-    """Return the driver's roots, as they were asked for or found, and whether no driver is usable.
+    """Return the driver's roots, as configured or found, and whether no driver is usable.
 
-    A node that has the toolkit already keeps the root that it was installed with while no driver is usable: one that
-    is being replaced is no reason to change anything. Raises DriverNotReadyError for others.
+    While no driver is usable, a node that has the toolkit keeps the root that it was installed with: a driver that is
+    being replaced is no reason to change anything. On other nodes, raises DriverNotReadyError.
     """
     if not is_looked_for(toolkit):
         places = (toolkit.driver_root, toolkit.driver_root_ctr_path, toolkit.dev_root, toolkit.dev_root_ctr_path)
@@ -107,21 +107,21 @@ def say_found(found: Driver) -> None:
 
 
 def say_gone(root: str, missing: tuple[str, ...], hint: str | None = None) -> None:
-    """Log that the driver of an installed root is not usable any more."""
+    """Log that no driver is usable any more and that the installed root stays."""
     log.get().warning(
         "No driver is usable now: the installed root stays", key="driver-gone", root=root, missing=missing, hint=hint
     )
 
 
 def is_looked_for(toolkit: ToolkitSettings) -> bool:
-    """Tell whether any of the driver's places is to be found. If not, they are used as they were given, unseen."""
+    """Return whether any of the driver's paths is AUTO, to be found. If not, all are used as configured, unchecked."""
     return AUTO in (toolkit.driver_root, toolkit.driver_root_ctr_path, toolkit.dev_root, toolkit.dev_root_ctr_path)
 
 
 def find_driver(node: Node, toolkit: ToolkitSettings, seconds: float = PROOF_SECONDS) -> Look:
-    """Look whether a driver is usable now: in the root that was asked for, else in the first of those that may be.
+    """Search the configured root, or else the usual roots in order, for a driver that is usable now.
 
-    nvidia-smi gets so many `seconds` in each. Raises Stopped.
+    nvidia-smi has a timeout of `seconds` in each root. Raises Stopped.
     """
     missing: dict[str, str] = {}
     nothing_there, hangs = True, False
@@ -138,20 +138,20 @@ def find_driver(node: Node, toolkit: ToolkitSettings, seconds: float = PROOF_SEC
 
 
 def signs(node: Node, toolkit: ToolkitSettings) -> tuple[str, ...]:
-    """Return paths, in the installer's mount namespace, of which some change when a driver comes, goes or is new."""
+    """Return paths, in the installer's mount namespace, some of which change when a driver comes, goes or changes."""
     said_by = (CONTAINER_READY, DRIVER_READY) if toolkit.driver_root == AUTO else ()
     found = [reader.root.outside(path) for reader in node.readers() for path in said_by]
     for place, _ in _places(node, toolkit):
         for view in _candidates(node, toolkit, place):
             root = Root(os.path.realpath(view))
             for path in _SIGNS:
-                with contextlib.suppress(NodeError):  # what leads nowhere is no driver's
+                with contextlib.suppress(NodeError):  # a path that leads nowhere belongs to no driver
                     found.append(root.outside(root.canonical(path)))
     return tuple(dict.fromkeys(found))
 
 
 def _places(node: Node, toolkit: ToolkitSettings) -> list[tuple[Driver, str]]:
-    """Return where a driver may be, the likelier ones first; and a file that has to be there as well, or nothing."""
+    """Return the possible roots, the likelier first, each with a file that must exist as well, or ""."""
     if toolkit.driver_root != AUTO:
         return [(Driver(toolkit.driver_root), "")]
     marker = CONTAINER_READY if _present(node, VALIDATIONS) else ""
@@ -160,7 +160,7 @@ def _places(node: Node, toolkit: ToolkitSettings) -> list[tuple[Driver, str]]:
 
 
 def _usable(node: Node, toolkit: ToolkitSettings, place: Driver, marker: str, seconds: float) -> Driver:
-    """Prove that the driver in a root is usable. Raises _NotUsableError."""
+    """Return the driver in a root once nvidia-smi has proved it usable. Raises _NotUsableError."""
     seen_at = _seen_at(node, toolkit, place)
     programs = Programs(Root(os.path.realpath(seen_at)))
     program = _program(programs)
@@ -185,7 +185,7 @@ def _usable(node: Node, toolkit: ToolkitSettings, place: Driver, marker: str, se
 
 
 def _program(programs: Programs) -> str | None:
-    """Return nvidia-smi's path below the root; an empty file is what a container gets mounted over."""
+    """Return nvidia-smi's path below the root, None for an empty file, which is a mount point in a container."""
     try:
         path = programs.find_program(_PROGRAM)
         refusal = programs.refusal(_PROGRAM) if path is None else None
@@ -196,12 +196,12 @@ def _program(programs: Programs) -> str | None:
     except NodeError as error:
         raise _NotUsableError(str(error)) from error
     except FileNotFoundError:
-        return None  # it went just now
+        return None  # just removed
     return path
 
 
 def _seen_at(node: Node, toolkit: ToolkitSettings, place: Driver) -> str:
-    """Return where the installer sees a root of the node: what was given counts, else the first that has nvidia-smi."""
+    """Return where the installer sees a root of the node: the configured path, else the first that has nvidia-smi."""
     candidates = _candidates(node, toolkit, place)
     for candidate in candidates:
         try:
@@ -219,21 +219,21 @@ def _candidates(node: Node, toolkit: ToolkitSettings, place: Driver) -> list[str
 
 
 def _said(node: Node, seen_at: str) -> list[str]:
-    """Return where the GPU Operator says that its own containers see a root; they are mounted as this one may be."""
+    """Return where the GPU Operator's containers see a root; the installer's container may have the same mounts."""
     return [seen_at] if seen_at and not node.whole else []
 
 
 def _views(node: Node, root: str) -> list[str]:
-    """Return where a folder of the node may be seen from here."""
+    """Return where the installer may see a folder of the node."""
     whole = node.programs.root
     on_node = posixpath.normpath(whole.outside(whole.canonical(root)))
-    # where single folders are mounted, each is under its own name; the container's own / is none of them
+    # single folders are mounted under their own names; the container's own / is not the node's
     mounted = [] if node.whole or root == "/" else [root]
     return [*mounted, on_node]
 
 
 def _described(node: Node, toolkit: ToolkitSettings, place: Driver, seen_at: str) -> Driver:
-    """Return a driver's roots. The device root is the driver's own if that has a dev/, else the node's."""
+    """Return a driver's roots. The device root is the driver root if that has a dev/, else the node's."""
     own = os.path.isdir(os.path.join(seen_at, "dev"))
     dev_root = toolkit.dev_root if toolkit.dev_root != AUTO else place.dev_root or (place.root if own else "/")
     dev_seen_at = toolkit.dev_root_ctr_path
@@ -246,7 +246,7 @@ def _described(node: Node, toolkit: ToolkitSettings, place: Driver, seen_at: str
 
 
 def _said_by_operator(node: Node) -> Driver | None:
-    """Return the roots that the GPU Operator's validator names, if it does. Raises NodeError, ConfigurationError."""
+    """Return the roots that the GPU Operator's validator wrote, None if none. Raises NodeError, ConfigurationError."""
     said_by = (reader.content(DRIVER_READY) for reader in node.readers())
     content = next((found for found in said_by if found is not None), b"")
     pairs = [line.strip().partition("=") for line in content.decode(errors="replace").splitlines()]
@@ -257,13 +257,13 @@ def _said_by_operator(node: Node) -> Driver | None:
 
 
 def installed_root(node: Node, folder: str) -> str | None:
-    """Return the driver root that the installed toolkit has, None where there is none."""
-    from toolkit_installer.documents import toml_document  # noqa: PLC0415  # a driver that is usable asks for nothing
+    """Return the driver root in the installed toolkit's config.toml, None if there is none."""
+    from toolkit_installer.documents import toml_document  # noqa: PLC0415  # not needed while a driver is usable
 
     content = node.files.content(posixpath.join(folder, CONFIG_NAME))
     try:
         document = toml_document.parse(content or b"")
-    except ConfigurationError:  # damaged: it is about to be put right, and says nothing
+    except ConfigurationError:  # damaged: the run is about to rewrite it
         return None
     cli = document.get("nvidia-container-cli")
     root = cli.get("root") if isinstance(cli, dict) else None

@@ -1,4 +1,4 @@
-"""Waiting for the driver: says what is missing, on a terminal in one line that is kept up to date. Changes nothing."""
+"""Waiting for the driver: logs what is missing, and shows it in a status line on a terminal. Changes nothing."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _SAY_SECONDS = 60.0
 
 
 def wait(node: Node, settings: Settings, seconds: float | None) -> Driver | None:
-    """Return the driver once it is usable, within `seconds` (None: whenever that is).
+    """Return the driver once it is usable, within `seconds` (None: without a limit).
 
-    With `--without-gpu idle` that is None where the node shows no GPU, or none any more. HUP: it is looked at once.
-    Raises DriverNotReadyError, and Stopped when a signal says so.
+    With `--without-gpu idle`, return None once the node has no GPU. SIGHUP makes it probe the driver at once. Raises
+    DriverNotReadyError after `seconds`, and Stopped on another signal.
     """
     progress = StatusLine(on=settings.log_format is None)
     try:
@@ -66,7 +66,7 @@ def _wait(node: Node, settings: Settings, seconds: float | None, progress: Statu
 
 
 def _rest(end: float, began: float, progress: StatusLine, missing: tuple[str, ...]) -> None:
-    """Sleep until `end`, or a HUP. Raises Stopped."""
+    """Sleep until `end` or a SIGHUP. Raises Stopped on another signal."""
     while (now := time.monotonic()) < end:
         progress.show(f"Waiting for the driver, {_duration(now - began)}: {'; '.join(missing)}")
         number = signals.take(min(_TICK_SECONDS, end - now))

@@ -1,1 +1,1 @@
-"""One folder for each engine: its files, how a handler is added and removed, how it is checked and reloaded."""
+"""One package per engine: its files, how a handler is added and removed, and how it is checked and reloaded."""

@@ -1,4 +1,4 @@
-"""The engines' adapters, each imported when it is asked for first: a docker node needs nothing of containerd's."""
+"""The engines' adapters, each imported on first use: a docker node needs no code of containerd's."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from toolkit_installer.settings import EngineName
 
 @functools.cache
 def adapter_of(name: EngineName) -> Engine:
-    """Return the engine's adapter, the same one each time."""
+    """Return the engine's adapter, the same object on every call."""
     module, _, kind = next(row.adapter for row in ENGINES if row.name == name).partition(":")
     made: Engine = getattr(importlib.import_module(module), kind)()
     return made

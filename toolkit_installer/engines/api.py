@@ -1,4 +1,4 @@
-"""What every engine's adapter offers, and the values that it works with."""
+"""The interface that every engine's adapter implements, and its data types."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
 
 
 class EngineSilentError(InstallerError):
-    """The engine does not answer (yet). The text is its own, or the connection's."""
+    """The engine does not respond (yet). The text is the engine's own, or the connection's."""
 
 
 class Live(msgspec.Struct, frozen=True):
-    """What the running engine says of itself.
+    """The state that the running engine reports.
 
-    `handlers` maps a handler's name to its executable, None where the engine does not tell the path.
+    `handlers` maps a handler's name to its executable, None if the engine does not report the path.
     """
 
     version: str
@@ -34,62 +34,63 @@ class Live(msgspec.Struct, frozen=True):
     default: str | None
     process: Process | None = None
     own: frozenset[str] = frozenset()
-    """Handlers that a distribution registered on its own, because it found the toolkit when the engine started.
+    """Handlers that a distribution registered because it found the toolkit when the engine started.
 
-    They are none of ours, and go when it is started again without the toolkit.
+    They are not ours, and disappear when the engine restarts without the toolkit.
     """
     containers_outlive_it: bool | None = True
-    """Whether running containers go on when it ends, as they do with most; None where it does not tell."""
+    """Whether running containers survive the engine's end, as with most engines; None if not reported."""
     running: int | None = None
-    """How many containers run, where it tells that with the rest."""
+    """Number of running containers, if the engine reports it in the same response."""
     cdi_folders: tuple[str, ...] | None = None
-    """Where it looks for CDI specifications; nowhere: CDI is off in it. None where it does not tell."""
+    """Folders that the engine searches for CDI specifications; (): CDI is off. None if it does not report them."""
     cdi_folders_if_on: tuple[str, ...] = ()
-    """Where it would look if CDI were not off in it, as far as it tells."""
+    """Folders that the engine would search if CDI were on, if it reports them."""
     cgroup_drivers: Mapping[str, str] = {}
-    """Who makes the control groups of each handler's containers, as far as it tells: systemd, or cgroupfs."""
+    """The cgroup driver of each handler's containers, systemd or cgroupfs, if the engine reports it."""
 
     def refuse_signal(self, content: bytes | None, seen: bytes | None = None) -> None:
-        """Raise ConfigurationError if the engine would die of the signal that makes it read a file with `content`.
+        """Raise ConfigurationError if the reload signal would kill the engine when it reads a file with `content`.
 
-        Most do not. The line is the one in `seen`: the file as it stands, where `content` is what is to come. Pure.
+        Most engines survive it. The error's line is the line in `seen`, the file's current content; `content` is the
+        future one. Pure.
         """
 
     @property
     def release(self) -> tuple[int, int] | None:
-        """Major and minor of a version such as "v2.1.4" or "1.6.20~ds1", None where it is not known."""
+        """Major and minor of a version such as "v2.1.4" or "1.6.20~ds1", None if unknown."""
         return release_of(self.version)
 
 
 def release_of(version: str) -> tuple[int, int] | None:
-    """Return major and minor of an engine's version, None where it is not known. Pure."""
+    """Return major and minor of an engine's version, None if unknown. Pure."""
     match = re.match(r"v?(\d+)\.(\d+)", version) if version else None
     return (int(match[1]), int(match[2])) if match else None
 
 
 class Reload(msgspec.Struct, frozen=True):
-    """How this engine is made to take its configuration over. `unit` is set for systemd.
+    """How to make this engine load its configuration. `unit` is set for systemd.
 
-    `restarts`: another process serves afterwards, so the old one's answers prove nothing.
+    `restarts`: another process serves afterwards, so the old process's responses prove nothing.
     """
 
     mode: ReloadMode
     unit: str | None = None
     restarts: bool = False
     by_itself: bool = False
-    """The engine takes the change over without being asked."""
+    """The engine loads the change without a request."""
     ends_after_calls: bool = False
-    """The engine ends once it has answered every call: that of a kubelet which stops us waits for us in turn."""
+    """The engine ends only after it has answered every call; a kubelet that is stopping us waits for us in turn."""
     watched_by: str = ""
-    """A distribution that sees the change and restarts the engine on its own: it is waited for, no more."""
+    """A distribution that sees the change and restarts the engine itself; the run only waits for it."""
 
 
 HOOK_ROLE = "hook"
-"""The role of an OCI hook, which is a file of an engine but no configuration."""
+"""The role of an OCI hook, which is a file of an engine but not configuration."""
 
 
 class EngineFile(msgspec.Struct, frozen=True):
-    """One of the engine's files as it is now. `path` is canonical; `role` names it among the engine's files."""
+    """The current state of one engine file. `path` is canonical; `role` identifies it among the engine's files."""
 
     role: str
     path: str
@@ -97,39 +98,39 @@ class EngineFile(msgspec.Struct, frozen=True):
 
     @property
     def content(self) -> bytes | None:
-        """The bytes, None where there is no file."""
+        """The file's bytes, None if it does not exist."""
         return None if self.found is None else self.found.content
 
 
 class Inspection(msgspec.Struct, frozen=True):
-    """An engine as it was found. `live` is None where nothing answers on its socket; `silence` says what was heard."""
+    """The state of an engine on the node. `live` is None if its socket does not respond; `silence` says why."""
 
     socket: str
     files: tuple[EngineFile, ...]
     live: Live | None
     silence: str = ""
     imported: tuple[tuple[str, bytes], ...] = ()
-    """Files that the engine reads beside its own: path and content, in the order in which they are read."""
+    """Further files that the engine reads: path and content, in reading order."""
     elsewhere: str = ""
-    """The file that the running engine reads in place of the one that `--config` names; empty: that one, or unknown."""
+    """The file that the running engine reads instead of the file of `--config`; empty: that file, or unknown."""
 
     def file(self, role: str) -> EngineFile:
-        """Return the file of that role."""
+        """Return the file with that role."""
         return next(file for file in self.files if file.role == role)
 
     @property
     def process(self) -> Process | None:
-        """The process that answered, None where none did or it is not known."""
+        """The process that responded, None if none did or it is unknown."""
         return self.live.process if self.live is not None else None
 
 
 class Recorded(msgspec.Struct, frozen=True):
-    """What the receipt remembers of a file.
+    """The receipt's record of a file.
 
-    `before`: the base that was kept, which cleanup puts back (None: no file). `written`: the SHA-256 of every content
-    of ours that may stand there. `ownership`: what of those is ours, value by value. `handlers`: those of the engine,
-    in whatever file. `defaults`: the default runtimes of the engine's files before us, by role. `metadata`: what the
-    file carried when `before` was read. `kept`: where the copy of `before` lies. `role`: that of the file.
+    `before`: the saved base, which cleanup restores (None: no file). `written`: the SHA-256 of every content that we
+    may have written. `ownership`: our values in it. `handlers`: our handlers in all of the engine's files. `defaults`:
+    the original default runtimes of the engine's files, by role. `metadata`: the file's metadata when `before` was
+    read. `kept`: the path of the copy of `before`. `role`: the file's role.
     """
 
     before: bytes | None = None
@@ -143,12 +144,12 @@ class Recorded(msgspec.Struct, frozen=True):
 
 
 class DesiredFile(msgspec.Struct, frozen=True):
-    """What a file is to be; `file` is what it is now.
+    """The desired content of a file; `file` is its current state.
 
-    `base`: what cleanup leaves (None: no file). `target`: what stands there while we are installed.
-    `left`: what of ours is left alone because somebody changed it since, in words.
-    `notes`: what else there is to say once the file is without us.
-    `metadata`: what a file gets that is missing; None: what a new one has.
+    `base`: what cleanup leaves (None: no file). `target`: the content while we are installed.
+    `left`: our values that are left alone because another program or an administrator changed them, in words.
+    `notes`: further messages about the file after our values are removed.
+    `metadata`: the metadata to create a missing file with; None: the default.
     """
 
     file: EngineFile
@@ -161,7 +162,7 @@ class DesiredFile(msgspec.Struct, frozen=True):
 
     @property
     def role(self) -> str:
-        """What names the file among the engine's files."""
+        """The role that identifies the file among the engine's files."""
         return self.file.role
 
     @property
@@ -171,45 +172,45 @@ class DesiredFile(msgspec.Struct, frozen=True):
 
     @property
     def changes(self) -> bool:
-        """Whether the file does not hold `target` already."""
+        """Whether the file's current content differs from `target`."""
         return self.target != self.file.content
 
     def holding(self, text: bytes, parse: Callable[[bytes], Table], ownership: Ownership) -> DesiredFile:
-        """Return the file with `text` as its target, or with what it holds now if that says the same otherwise."""
+        """Return the file with `text` as its target, or its current content if that means the same."""
         present = self.file.content
         target = present if present is not None and same(parse(present), parse(text)) else text
         return msgspec.structs.replace(self, target=target, ownership=ownership)
 
 
 class DesiredState(msgspec.Struct, frozen=True):
-    """What all files of an engine are to be, in the order in which they are written; cleanup goes backwards."""
+    """The desired content of all files of an engine, in writing order; cleanup goes backwards."""
 
     files: tuple[DesiredFile, ...]
     served: Mapping[str, str]
-    """Handlers, by name, and the executables that the live engine should show for them."""
+    """Handlers by name, with the executables that the live engine should report for them."""
     default: str | None
     low_level: tuple[str, ...] = ()
     """The executables that the engine itself runs containers with, the default runtime's first."""
     notes: tuple[str, ...] = ()
     restart_why: str = ""
-    """What the live engine takes over by a restart only, in words; empty: nothing. Where it is restarted at all."""
+    """Changes that only a restart loads, in words; empty: none. Used only if the reload is a restart."""
     dangers: tuple[str, ...] = ()
-    """What may go wrong when the engine is reloaded, in words."""
+    """Risks of reloading the engine, in words."""
     cdi_on: bool = False
-    """The live engine is to have CDI on."""
+    """Whether CDI should be on in the live engine."""
     faults: tuple[str, ...] = ()
-    """What is wrong with the engine's files without us, with file and line; no reason to refuse them."""
+    """Faults in the engine's files without our values, with file and line; they are no reason to refuse the files."""
     freed: str = ""
-    """The folder in which no handler of the live engine is to have its executable any more; empty: none is named."""
+    """The folder in which no handler of the live engine may have its executable any more; empty: none."""
 
 
 _Found = TypeVar("_Found", bound=Inspection)
 
 
 class Trials(msgspec.Struct, frozen=True):
-    """What became of short containers through some handlers.
+    """The result of running a short container through each handler.
 
-    `faults`: the handlers that do not work, and why, in the engine's words. `unknown`: why nothing is known of any.
+    `faults`: the handlers that do not work, and why, in the engine's words. `unknown`: why no handler could be tried.
     """
 
     faults: Mapping[str, str]
@@ -217,7 +218,7 @@ class Trials(msgspec.Struct, frozen=True):
 
 
 class Adapter(Protocol[_Found]):
-    """An engine's adapter. `_Found` is what it finds of its engine, and works with."""
+    """An engine's adapter. `_Found` is the type of its inspections."""
 
     @property
     def name(self) -> EngineName:
@@ -225,32 +226,32 @@ class Adapter(Protocol[_Found]):
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The usual folders of which the engine reads every file, whatever its name; none for most."""
+        """The usual folders in which the engine reads every file, whatever its name; most engines have none."""
         return ()
 
     def has_role(self, role: str) -> bool:
-        """Tell whether a file of this engine's may have that role. Pure."""
+        """Tell whether a file of this engine may have that role. Pure."""
 
     def may_be(self, role: str, name: str) -> bool:
-        """Tell whether a file of that role, wherever it lies, may be called `name`. Pure."""
+        """Tell whether a file with that role, in any folder, may have the name `name`. Pure."""
 
     def inspect(self, node: Node, target: EngineTarget) -> _Found:
-        """Look at the engine: read its files, ask the live one. Writes nothing. Raises ConfigurationError."""
+        """Read the engine's files and query the live engine. Writes nothing. Raises ConfigurationError."""
 
     def desired(self, inspection: _Found, request: Request, records: Mapping[str, Recorded]) -> DesiredState:
-        """Return what the files should be; pure. Raises ConfigurationError for what it cannot work with."""
+        """Return the desired state of the files; pure. Raises ConfigurationError for files that it cannot handle."""
 
     def recognised(self, inspection: _Found, toolkit_folder: str) -> Mapping[str, Ownership]:
-        """Return what is ours by path though no receipt says so, beside the runtimes in our toolkit folder.
+        """Return our values that are identified by path without a receipt, besides the runtimes in our toolkit folder.
 
         Pure. Raises ConfigurationError.
         """
 
     def without_us(self, file: EngineFile, recorded: Recorded, toolkit_folder: str) -> DesiredFile:
-        """Return what a file should be once we are gone: its target is its base. Pure. Raises ConfigurationError."""
+        """Return the desired file after cleanup: its target is its base. Pure. Raises ConfigurationError."""
 
-    def default_of(self, file: EngineFile) -> str | None:  # noqa: ARG002  # what engines with several files need
-        """Return the default runtime that a file names, which this installer may leave unedited; None for none. Pure.
+    def default_of(self, file: EngineFile) -> str | None:  # noqa: ARG002  # for engines with several files
+        """Return the default runtime that a file names, which we may leave unedited; None if it names none. Pure.
 
         Raises ConfigurationError.
         """
@@ -258,67 +259,68 @@ class Adapter(Protocol[_Found]):
 
     def others_naming(
         self,
-        node: Node,  # noqa: ARG002  # what engines with several files need
+        node: Node,  # noqa: ARG002  # for engines with several files
         live: Live | None,  # noqa: ARG002
         known: Mapping[str, str],  # noqa: ARG002
         handlers: Collection[str],  # noqa: ARG002
         defaults: Mapping[str, str],  # noqa: ARG002
     ) -> Sequence[tuple[EngineFile, Ownership]]:
-        """Return the engine's files beside the `known` ones whose default runtime is one of `handlers`, which go.
+        """Return the engine's files, other than `known`, whose default runtime is one of the `handlers` to be removed.
 
-        `known` are the recorded ones, role to path. `live` is None also where the engine was not asked. Each file comes
-        with what is to go of it: an engine does not start with a default that it does not know. One that cannot be read
+        `known` are the recorded files, role to path. `live` is None also if the engine was not queried. Each file comes
+        with the values to remove from it: an engine does not start with an unknown default runtime. An unreadable file
         counts as naming none.
         """
         return ()
 
     def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
-        """Decide how the engine is reloaded. Raises ConfigurationError where it cannot be as asked."""
+        """Return how to reload the engine. Raises ConfigurationError if the requested mode is not possible."""
 
     def try_out(self, node: Node, inspection: _Found, desired: DesiredState) -> None:
         """Let the live daemon's own binary read the new configuration. Writes nothing.
 
-        Raises ConfigurationError if it refuses it, or would lose something by it; says nothing if it cannot be asked.
+        Raises ConfigurationError if the binary refuses the configuration or loses values by it; returns if the binary
+        cannot be run that way.
         """
 
     def refusal(self, node: Node, process: Process) -> str | None:
-        """Return why the engine's process, started again now, would not take its files as they are on the node.
+        """Return why the engine's process, if restarted now, would refuse its files on the node.
 
-        None where nothing is known against it. Writes nothing.
+        None if no reason is known. Writes nothing.
         """
 
     def dangers(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:  # noqa: ARG002  # most have none
         """Return warnings about this way of reloading, one sentence each."""
         return ()
 
-    def transitional(self, content: bytes | None) -> bytes | None:  # noqa: ARG002  # what docker needs
-        """Return the text on which the engine may be signalled instead of `content`; None: on `content` itself."""
+    def transitional(self, content: bytes | None) -> bytes | None:  # noqa: ARG002  # for docker
+        """Return the content with which the engine may be signalled instead of `content`; None: `content` itself."""
         return None
 
     def ask(self, node: Node, socket: str, seconds: float) -> Live:
-        """Ask the live engine. Raises EngineSilentError."""
+        """Query the live engine. Raises EngineSilentError."""
 
     def reads_instead(self, node: Node, live: Live, files: Mapping[str, str]) -> str:
-        """Return what the live engine reads where it reads none of our files, whose paths are given by their roles.
+        """Return the file that the live engine reads if it reads none of `files`, our files' paths by role.
 
-        Empty where it reads one of them, or that cannot be told. Raises NodeError.
+        Empty if it reads one of them, or if that is unknown. Raises NodeError.
         """
 
     def faults(
         self,
-        node: Node,  # noqa: ARG002  # some engines have files whose faults are known
+        node: Node,  # noqa: ARG002  # most engines report none
         socket: str,  # noqa: ARG002
         live: Live | None,  # noqa: ARG002
         files: Mapping[str, str],  # noqa: ARG002
         *,
         as_written: bool,  # noqa: ARG002
     ) -> tuple[Fault, ...]:
-        """Return what is wrong with the engine's files as they are, ours included. Reads, and raises nothing.
+        """Return the faults in the engine's current files, our values included. Reads only, and raises nothing.
 
-        A file that cannot be parsed is among it, also one that the engine reads beside ours.
+        A file that cannot be parsed is a fault, also a file that we do not manage.
 
-        `live` is None where the engine does not answer. `files`: those that we manage, by their roles; `as_written`:
-        nobody changed them since a run checked them.
+        `live` is None if the engine does not respond. `files`: the files that we manage, by role; `as_written`: they
+        are unchanged since a run checked them.
         """
         return ()
 
@@ -330,32 +332,32 @@ class Adapter(Protocol[_Found]):
         toolkit_folder: str,  # noqa: ARG002
         defaults: Mapping[str, str],  # noqa: ARG002
     ) -> Sequence[tuple[EngineFile, Ownership]]:
-        """Return the files that the engine reads beside `files`, which are given by role, and that name our folder.
+        """Return the files other than `files` (by role) that the engine reads and that name our folder.
 
-        Other programs may have copied our handlers there, without a receipt of it. What is ours in a file is a default
-        that names such a handler; `defaults` are those that the recorded files named before us, by role. Raises
+        Other programs may have copied our handlers there, without a receipt. Our value in such a file is a default that
+        names such a handler; `defaults` are the original defaults of the recorded files, by role. Raises
         ConfigurationError.
         """
         return ()
 
     def still_serving(
         self,
-        node: Node,  # noqa: ARG002  # most engines tell by their answer
+        node: Node,  # noqa: ARG002  # most engines report it
         live: Live,  # noqa: ARG002
         toolkit_folder: str,  # noqa: ARG002
     ) -> str:
-        """Return which file and line keeps handlers in the toolkit's folder served after a restart; "" for none."""
+        """Return the file and line that keep handlers in our folder registered after a restart; "" for none."""
         return ""
 
     def listed(self, files: Sequence[tuple[str, bytes]], version: str) -> Sequence[ListedRuntime]:  # noqa: ARG002
         """Return the runtimes of these files, which the engine reads in this order. Pure. Raises ConfigurationError.
 
-        `version` is the engine's own, "" where it is not known.
+        `version` is the engine's, "" if unknown.
         """
         return ()
 
     def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:  # noqa: ARG002
-        """Return the cgroup driver of these files, None where they name none. Pure. Raises ConfigurationError."""
+        """Return the cgroup driver that these files name, None if they name none. Pure. Raises ConfigurationError."""
         return None
 
     def cgroup_switch(self, driver: str) -> str:
@@ -368,38 +370,38 @@ class Adapter(Protocol[_Found]):
 
     def stranded(
         self,
-        node: Node,  # noqa: ARG002  # what CRI-O needs
+        node: Node,  # noqa: ARG002  # for CRI-O
         inspection: Inspection,  # noqa: ARG002
         desired: Sequence[DesiredFile],  # noqa: ARG002
         is_ours: Callable[[Live], set[str]],  # noqa: ARG002
     ) -> tuple[str, ...]:
-        """Return in words the pods that the engine could neither stop nor delete once its files are `desired`.
+        """Return in words the pods that the engine could neither stop nor delete with its files as `desired`.
 
-        None for most: dockerd remembers how each container was started, and containerd's shims know their runtimes.
-        Only pods of the handlers that `is_ours` names count. Of `inspection`, `live` is None where the engine was not
-        asked yet, or does not run. Raises EngineSilentError.
+        None for most engines: dockerd stores how each container was started, and containerd's shims know their
+        runtimes. Only pods of the handlers that `is_ours` names count. `inspection.live` is None if the engine was not
+        queried yet, or does not run. Raises EngineSilentError.
         """
         return ()
 
     def try_handlers(self, node: Node, socket: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
-        """Start a short container through each handler, see whether it runs, and remove it in every case.
+        """Start a short container through each handler, check that it runs, and remove it in every case.
 
-        The value of `handlers` tells whether a container has to see the node's GPUs; the name "" is the engine's
-        default. What a killed run left is removed too. Raises EngineSilentError.
+        The values of `handlers` say whether a container has to see the node's GPUs; the name "" is the engine's default
+        runtime. Containers that a killed run left are removed too. Raises EngineSilentError.
         """
 
     def signal(self, node: Node, process: Process) -> None:
         """Signal the live engine's process to reload. Raises ConfigurationError."""
 
     def parse(self, content: bytes) -> Table:
-        """Return what one of the engine's files means; most are TOML. Raises DocumentError."""
-        from toolkit_installer.documents import toml_document  # noqa: PLC0415  # docker needs none of it
+        """Parse one of the engine's files; most are TOML. Raises DocumentError."""
+        from toolkit_installer.documents import toml_document  # noqa: PLC0415  # docker has no TOML
 
         return toml_document.parse(content)
 
     def write_value(self, value: Any) -> str:
-        """Return a value of the engine's files in their own syntax, for the receipt; most have TOML."""
-        from toolkit_installer.documents import toml_text  # noqa: PLC0415  # docker needs none of it
+        """Return a value in the syntax of the engine's files, for the receipt; most engines use TOML."""
+        from toolkit_installer.documents import toml_text  # noqa: PLC0415  # docker has no TOML
 
         return f"value = {toml_text.write(value)}"
 
@@ -411,12 +413,12 @@ class Adapter(Protocol[_Found]):
 
 
 Engine: TypeAlias = Adapter[Any]
-"""Any engine's adapter, with what itself has found."""
+"""Any engine's adapter, with its own type of inspection."""
 
 
 def quarantine(engine: Engine, store: str) -> str | None:
-    """Return the quarantine folder for displaced files, or None if a leftover beside the original is harmless.
+    """Return the quarantine folder for displaced files, or None if a leftover next to the original is harmless.
 
-    CRI-O reads every file in its folder. `store`: the receipt's folder, which goes with the receipt. Pure.
+    CRI-O reads every file in its folder. `store`: the receipt's folder, which is removed with the receipt. Pure.
     """
     return posixpath.dirname(store) if engine.folders else None

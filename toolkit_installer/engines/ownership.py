@@ -1,10 +1,8 @@
-"""What the files of an engine list, and what is wrong with them, with file and line. Pure.
+"""Our values in an engine's file, their prior values, and the reports about such files. Pure.
 
-What is ours in an engine's file, and what stood there before: pure, and the same for every engine.
-
-An engine's file has a table of runtimes and the name of a default one. We own the entries that we wrote, and every
-entry whose executable lies in our toolkit folder, whoever wrote it. Taking ours out gives what the file would say
-without us: prior values return, what others changed meanwhile stays.
+It is the same for every engine: a file has a table of runtimes and the name of a default runtime. We own the entries
+that we wrote, and every entry whose executable lies in our toolkit folder, whoever wrote it. Removing ours leaves the
+file as it would be without us: prior values return, and changes that others made meanwhile stay.
 """
 
 from __future__ import annotations
@@ -20,14 +18,14 @@ from toolkit_installer.errors import ConfigurationError
 
 
 class ListedRuntime(msgspec.Struct, frozen=True):
-    """A runtime in an engine's files: what it runs (None: the engine decides), and the file and line that has it."""
+    """A runtime in an engine's files: its executable (None: the engine decides), and its file and line."""
 
     name: str
     executable: str | None
     path: str
     line: int | None
     systemd: bool | None = None
-    """Whether it leaves cgroups to systemd; None where that is no setting of a single runtime."""
+    """Whether it leaves cgroups to systemd; None if single runtimes have no such setting."""
     default: bool = False
 
 
@@ -40,40 +38,40 @@ class CgroupSetting(msgspec.Struct, frozen=True):
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What is wrong with an engine's file, in which file and on which line, and what to do."""
+    """A fault in an engine's file: the file, the line, the reason and the remedy."""
 
     path: str
     line: int | None
     reason: str
     hint: str
     stops: bool = False
-    """The engine, or its CRI, does not start with it, whichever release of those in question it is."""
+    """The engine, or its CRI, does not start with the file, in every release that may be running."""
     mended: bool = False
-    """Another default runtime mends it."""
+    """Choosing another default runtime fixes it."""
 
     def __str__(self) -> str:
         return str(self.error())
 
     def error(self) -> ConfigurationError:
-        """Return it as the error with which a run is refused."""
+        """Return the fault as the error with which a run is refused."""
         return ConfigurationError(self.reason, path=self.path, line=self.line, hint=self.hint)
 
     @classmethod
     def of(cls, error: ConfigurationError, *, stops: bool) -> Fault:
-        """Return what an error that names its file says."""
+        """Return the fault that an error with a file name reports."""
         return cls(error.path or "", error.line, error.reason, error.hint or "", stops=stops)
 
 
 MARKER = "Added by toolkit-installer, which removes it when it stops."
-"""The comment above what is ours in a TOML file."""
+"""The comment above our values in a TOML file."""
 BUILT_IN = "runc"
-"""What docker and containerd run where nothing says otherwise: a program that they look for, and a runtime's name."""
+"""The default of docker and containerd: the name of a runtime, and of the program that they search for."""
 _USUAL = (BUILT_IN, "crun")
-"""The low-level runtimes, by the names that engines know them by."""
+"""The low-level runtimes, by the names that engines use."""
 
 
 class Owned(msgspec.Struct, frozen=True):
-    """A value that we wrote at `path`, and the one that stood there before (ABSENT: none).
+    """A value that we wrote at `path`, and the prior value (ABSENT: none).
 
     With `item`, `ours` is one element of the list at `path`.
     """
@@ -85,23 +83,23 @@ class Owned(msgspec.Struct, frozen=True):
 
 
 class Ownership(msgspec.Struct, frozen=True):
-    """All that we own in one file; `created` are the tables that are there only because of us, outermost first."""
+    """All values that we own in one file; `created` are the tables that exist only because of us, outermost first."""
 
     keys: tuple[Owned, ...] = ()
     created: tuple[Owned, ...] = ()
 
     def of(self, path: Path) -> Owned | None:
-        """Return our record for `path`, if there is one."""
+        """Return our record for `path`, None if there is none."""
         return next((key for key in self.keys if key.path == path), None)
 
 
 class Shape(msgspec.Struct, frozen=True):
-    """Where an engine keeps its runtimes; `executable` reads the path out of a runtime's entry (None: it has none).
+    """Where an engine keeps its runtimes; `executable` reads the path from a runtime's entry (None: it has none).
 
-    `others` are single values that we may set beside them, and revert. `alike` tells whether a list's element says
-    what ours says, in whatever spelling. `is_low_level` tells whether what a runtime's entry runs is an OCI runtime of
-    runc's kind, which can stand in for runc; a virtual machine's (Kata) or a sandbox's (gVisor) cannot. `reset` is what
-    NVIDIA's own installer leaves as the default runtime where its cleanup removed the handler that was it.
+    `others` are further single values that we may set and revert. `alike` tells whether a list's element means the same
+    as ours, in whatever spelling. `is_low_level` tells whether the entry's executable is an OCI runtime of runc's kind,
+    which can replace runc; a virtual machine's (Kata) or a sandbox's (gVisor) cannot. `reset` is the default runtime
+    that the cleanup of NVIDIA's own installer leaves after it removed the handler that was the default.
     """
 
     runtimes: Path
@@ -131,13 +129,13 @@ def revert_content(
     *,
     may_be_absent: bool = False,
 ) -> tuple[bytes | None, tuple[str, ...]]:
-    """Return a file without us, None if nothing else is left, and what there is to say of it.
+    """Return a file without our values, None if nothing else is left, and messages about it.
 
-    If nobody touched what we wrote, that is `before`, the very bytes of the base that was kept; else what
-    `without_ours` makes of it. `written`: the SHA-256 of our targets. Both come from the receipt.
+    If nobody changed our content, the result is `before`, the exact bytes of the saved base; else the result of
+    `without_ours`. `written`: the SHA-256 of our targets. Both come from the receipt.
 
-    A file that is missing or empty has lost what it held, and holds nothing of anybody else: it becomes `before`, too.
-    One that `may_be_absent` stays missing: an administrator removes or renames such a file to take it out of use.
+    A missing or empty file has lost its content and holds nobody else's: it becomes `before`, too. A file that
+    `may_be_absent` stays missing: an administrator disables such a file by removing or renaming it.
     """
     if content == before or (content is not None and changes.sha256(content) in written):
         return before, ()
@@ -147,12 +145,12 @@ def revert_content(
 
 
 def is_blank(content: bytes | None) -> bool:
-    """Tell whether a file is missing, or has nothing but white space in it."""
+    """Tell whether a file is missing, or contains only white space."""
     return content is None or not content.strip()
 
 
 def is_kept(before: bytes | None, written: Collection[str]) -> bool:
-    """Tell whether a file had a content of its own before us, and something of ours was written into it."""
+    """Tell whether a file had content of its own before us, and we wrote other content into it."""
     if before is None or before.strip() in (b"", b"{}"):
         return False
     return any(digest != changes.sha256(before) for digest in written)
@@ -164,7 +162,7 @@ def ours(document: Table, shape: Shape, toolkit_folder: str) -> bool:
 
 
 def record(base: Table, changes: Sequence[Change]) -> Ownership:
-    """Return what becomes ours when `changes` (all of them Set) are made to `base`."""
+    """Return the ownership that results from making `changes` (all of them Set) to `base`."""
     keys = tuple(
         Owned(change.path, change.value, lookup(base, change.path)) for change in changes if isinstance(change, Set)
     )
@@ -179,7 +177,7 @@ def record(base: Table, changes: Sequence[Change]) -> Ownership:
 
 
 def parents(path: Path) -> tuple[Owned, ...]:
-    """Return the tables that lead to `path` as created by us, to go when they are empty."""
+    """Return the tables that lead to `path` as created by us, to be removed once they are empty."""
     return tuple(Owned(path[:length], {}) for length in range(1, len(path)))
 
 
@@ -191,9 +189,9 @@ def strip(
     before: Table | None = None,
     handlers: Collection[str] = (),
 ) -> tuple[tuple[Change, ...], tuple[str, ...]]:
-    """Return the changes that make `document` what it would be without us, and what others did to ours, in words.
+    """Return the changes that remove our values from `document`, and in words what others did to our values.
 
-    `before` is what the file said before us, where that is known; `handlers` are ours, in whatever file of the engine.
+    `before` is the parsed file before us, if known; `handlers` are our handlers in all of the engine's files.
     """
     changes: list[Change] = []
     left: list[str] = []
@@ -216,7 +214,7 @@ def strip(
             left.append(f"{path[-1]}: somebody set it since; it is theirs now")
     _items(document, shape, ownership, changes)
     without = apply(document, tuple(changes))
-    for table in reversed(ownership.created):  # what is there only because of us, the innermost first
+    for table in reversed(ownership.created):  # innermost first
         if lookup(without, table.path) == {}:
             changes.append(restored(table.path, table))
             without = apply(without, (changes[-1],))
@@ -224,13 +222,13 @@ def strip(
 
 
 def low_level(base: Table, shape: Shape, *, legacy: Any = None, built_in: str = BUILT_IN) -> tuple[str, ...]:
-    """Return what can run containers in the end, best first, as a document without us has it.
+    """Return the low-level runtimes of a document without our values, best first.
 
-    The first is what runs the engine's ordinary containers: the default runtime's executable, or `built_in` where the
-    document does not say one. The executables of the runtimes that are called runc and crun follow: they stand in for
-    the first where that is not installed, and nothing shows that they can run what the engine makes for it, as it may
-    be newer than they are. Others (Kata, gVisor, sysbox) are for the containers that ask for them, and stand in for
-    nothing. `legacy` is an entry that counts as the default runtime's whatever the document calls its default.
+    The first runs the engine's ordinary containers: the default runtime's executable, or `built_in` if the document
+    names none. The executables of the runtimes called runc and crun follow: they replace the first if it is not
+    installed. Nothing proves that they can run the containers that the engine creates, as the engine may be newer than
+    they are. Others (Kata, gVisor, sysbox) are only for the containers that request them, and replace nothing. `legacy`
+    is an entry that counts as the default runtime's, whatever default the document names.
     """
     entries = shape.entries(base)
     name = lookup(base, shape.default)
@@ -243,7 +241,7 @@ def low_level(base: Table, shape: Shape, *, legacy: Any = None, built_in: str = 
 
 
 def restored(path: Path, owned: Owned | None) -> Change:
-    """Return the change that brings the prior value of an owned key back."""
+    """Return the change that restores the prior value of an owned key."""
     if owned is None or owned.prior is ABSENT:
         return Remove(path)
     return Set(path, owned.prior)
@@ -257,16 +255,16 @@ def _default(
     before: Table,
     handlers: Collection[str],
 ) -> list[str]:
-    """Revert our default, and one that names a handler which goes; return what there is to say about it.
+    """Revert our default, or a default that names a removed handler; return messages about it.
 
-    The default from before us returns, whoever wrote the one that goes. `changes` take our runtimes out.
+    The default from before us returns, whoever wrote the one that is removed. `changes` remove our runtimes.
     """
     current, owned = lookup(document, shape.default), ownership.of(shape.default)
     prior = lookup(before, shape.default) if owned is None else owned.prior
     written = {key.path[-1] for key in ownership.keys if key.path[:-1] == shape.runtimes} - {BUILT_IN}
     runtimes = shape.entries(apply(document, tuple(changes)))
-    # NVIDIA's cleanup removes its handlers, the default that names one of them, and nothing else; where a handler is
-    # still there, or other things are gone as well, the default is somebody's choice
+    # NVIDIA's cleanup removes its handlers, the default that names one of them, and nothing else; if a handler is
+    # left, or other values are missing as well, an administrator chose the default
     spared = {shape.default, *((*shape.runtimes, name) for name in written)}
     gone_with_handlers = current is ABSENT or same(current, shape.reset)
     handlers_are_gone = bool(written) and shape.entries(document).keys().isdisjoint(written)
@@ -279,15 +277,15 @@ def _default(
     if current is ABSENT:
         return []
     if owned is None and not before and current in runtimes:
-        return []  # what stood there before is not known, and the default names an earlier handler that is back
-    # a handler of that name from before us is another one, and the engine has its own runc, whether the file names it
+        return []  # the original is unknown, and the default names an earlier handler that is back
+    # a handler of that name from before us is a different one; the engine has a built-in runc, listed or not
     ours_here = {change.path[-1] for change in changes}
     gone = (ours_here | ({*written, *handlers} - runtimes.keys())) - {BUILT_IN}
     if current not in gone and (owned is None or not same(current, owned.ours)):
         theirs = f"default runtime {current!r}: somebody set it since; it is theirs now"
         return [theirs] if owned is not None else []
     if isinstance(prior, str) and prior in shape.entries(before) and prior not in runtimes:
-        # an engine refuses to start with a default that it does not know
+        # an engine refuses to start with an unknown default
         changes.append(Remove(shape.default))
         return [f"default runtime {prior!r}: not given back, because somebody removed that runtime since"]
     changes.append(Remove(shape.default) if prior is ABSENT else Set(shape.default, prior))
@@ -295,7 +293,7 @@ def _default(
 
 
 def has_all(document: Any, before: Table, spared: Collection[Path], path: Path = ()) -> bool:
-    """Tell whether a document has all keys of another one, whatever their values are, but those at and below `spared`.
+    """Tell whether a document has all keys of `before`, whatever their values, except keys at and below `spared`.
 
     Empty tables do not count.
     """
@@ -309,22 +307,22 @@ def has_all(document: Any, before: Table, spared: Collection[Path], path: Path =
 
 
 def default_in(document: Table, *shapes: Shape) -> str | None:
-    """Return the default runtime that a document names, in the first of these places; None for none."""
+    """Return the default runtime that a document names, in the first of these shapes; None if none."""
     found = (lookup(document, shape.default) for shape in shapes)
     return next((name for name in found if isinstance(name, str)), None)
 
 
 def chosen_default(present: Table, shape: Shape, ownership: Ownership, handlers: Collection[str]) -> str | None:
-    """Return the handler of ours that somebody else made the default while we are installed; None if nobody did."""
+    """Return our handler that another program or an administrator made the default since we installed; None if none."""
     current, owned = lookup(present, shape.default), ownership.of(shape.default)
     ours = owned is not None and same(current, owned.ours)
     return current if isinstance(current, str) and current in handlers and not ours else None
 
 
 def dangling_default(document: Table, shape: Shape, handlers: Collection[str], prior: str | None) -> Ownership:
-    """Return the default that names one of `handlers`, which go, and no runtime of the document; as ours.
+    """Return the default as ours if it names one of `handlers`, which are removed, and no runtime of the document.
 
-    `prior` is the one that the file named before us, and that the engine knows; None: nothing is known of it.
+    `prior` is the original default that the engine knows; None if unknown.
     """
     current = lookup(document, shape.default)
     dangles = isinstance(current, str) and current in handlers and current not in shape.entries(document)
@@ -332,7 +330,7 @@ def dangling_default(document: Table, shape: Shape, handlers: Collection[str], p
 
 
 def _items(document: Table, shape: Shape, ownership: Ownership, changes: list[Change]) -> None:
-    """Take our elements out of lists."""
+    """Remove our elements from lists."""
     for key in ownership.keys:
         current = lookup(document, key.path)
         if not key.item or not isinstance(current, list):

@@ -1,12 +1,10 @@
-"""The engines that can be configured, a row each, and how each may come to a node.
+"""The table of supported engines: a row each, with their distributions and the CDI versions that they read. Pure.
 
-Pure: their adapters are imported by name, when they are needed.
+Adapters are named by strings, and imported when they are needed.
 
-Which CDI specifications an engine's release can read. Pure.
-
-A specification of a newer version than an engine's CDI library knows is skipped whole, and its devices do not exist.
-What each release has was looked up in its own go.mod or vendor.mod, and the versions in that library's
-pkg/cdi/version.go; of CRI-O before 1.34 it is what its release notes say.
+If a CDI specification is newer than an engine's CDI library, the engine skips the whole file, and its devices do not
+exist. The library version of each release comes from its own go.mod or vendor.mod, and the specification versions from
+that library's pkg/cdi/version.go; for CRI-O before 1.34, from its release notes.
 """
 
 from __future__ import annotations
@@ -21,49 +19,49 @@ from toolkit_installer.settings import EngineName
 
 
 def plain(socket: str) -> str:
-    """Return a socket's path without its scheme, and with /run for /var/run, which is the same."""
+    """Return a socket's path without its scheme, and with /run for the equivalent /var/run."""
     path = socket.strip().removeprefix("unix://").removeprefix("unix:")
     return f"/run/{path.removeprefix('/var/run/')}" if path.startswith("/var/run/") else path
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):
-    """One row of the table of distributions. Paths are the node's; `*` stands for any one name."""
+    """One row of the table of distributions. Paths are the node's; `*` matches any one name."""
 
     name: str
     engine: EngineName
     sockets: tuple[str, ...]
     """Where its engine serves, or a kubelet reaches it; the first is the engine's own."""
     config: str
-    """The file that the engine is started with; a distribution may generate it."""
+    """The configuration file that the engine is started with; a distribution may generate it."""
     units: tuple[str, ...]
     """The systemd services in which its engine runs."""
     configured: str
     """How handlers are registered with it, in words."""
     drop_in: str | None = None
     beside: tuple[str, ...] = ()
-    """What else its engine reads in the folder of `config`, as patterns."""
+    """Patterns of the further files that its engine reads in the folder of `config`."""
     state: str | None = None
-    """The `state` folder of its containerd, in which the bundles of running containers are."""
+    """The `state` folder of its containerd, which holds the bundles of running containers."""
     binaries: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
-    """Files that speak for it; beside those, `config` does."""
+    """Files that, like `config`, show that the distribution is installed."""
     marks: tuple[str, ...] = ()
-    """Parts of the executable's path, or of the arguments, of its engine and its kubelet, and of nobody else's."""
+    """Parts of the executable's path or of the arguments that only its engine and its kubelet have."""
     kubelets: frozenset[str] = frozenset()
-    """Processes that have a kubelet in them, which uses the first of the sockets unless told otherwise."""
+    """Processes that contain a kubelet, which uses the first of the sockets by default."""
     kubelet_options: str | None = None
     """The distribution's file of options in YAML, which may name another engine for its kubelet.
 
-    Those in its folder of drop-ins win over it.
+    Options in its folder of drop-ins take precedence.
     """
     kubelet_socket_flag: str | None = None
     """Its own flag that names another engine for its kubelet, as `TYPE:SOCKET`."""
     kubelet_flags: str | None = None
-    """The file with the kubelet's flags, where the command line is wiped that names it."""
+    """The file with the kubelet's flags, for a process that has wiped the command line that names it."""
     kubelet_variables: tuple[tuple[str, str], ...] = ()
-    """What is put for a variable in that file."""
+    """Variables in that file, with their values."""
     refused: str | None = None
-    """Why it is not configured, and what to do; it is all the same if its file is named with --config."""
+    """Why it is not configured, and the remedy; naming its file with --config overrides the refusal."""
 
     @property
     def socket(self) -> str:
@@ -71,12 +69,12 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
         return self.sockets[0]
 
     def serves(self, socket: str) -> bool:
-        """Tell whether that is one of its sockets, in whatever spelling."""
+        """Tell whether `socket` is one of its sockets, in whatever spelling."""
         return plain(socket) in map(plain, self.sockets)
 
 
 class EngineRow(msgspec.Struct, frozen=True, kw_only=True):
-    """All that has to be known of an engine before its adapter is imported. Paths are the node's."""
+    """The facts about an engine that are needed before its adapter is imported. Paths are the node's."""
 
     name: EngineName
     adapter: str
@@ -84,14 +82,16 @@ class EngineRow(msgspec.Struct, frozen=True, kw_only=True):
     processes: frozenset[str]
     """The names of its processes, as /proc/PID/comm shows them."""
     address_flags: tuple[str, ...]
-    """The flags that tell its process where to serve."""
+    """The flags that set the sockets that its process serves."""
     socket_names: tuple[str, ...]
-    """What a socket is called through which it is reached; the first is its own, in every distribution."""
+    """The file names of the sockets that reach it; the first is its own, in every distribution."""
     asked_with: tuple[str, ...] = ()
-    """Modules of other packages that its adapter imports when it asks the engine."""
+    """Modules of other packages that its adapter imports to query the engine."""
     distributions: tuple[Distribution, ...]
-    """Where its files are, by who brought it; the last is how its own packages bring it. One stands before those that
-    it could be taken for."""
+    """How it may be installed; the last row is the engine's own packages.
+
+    A row precedes the rows that it could be mistaken for.
+    """
 
 
 _docker = functools.partial(Distribution, engine=EngineName.DOCKER)
@@ -191,20 +191,20 @@ ENGINES: tuple[EngineRow, ...] = (_DOCKER, _CONTAINERD, _CRIO)
 
 
 def usual_row(engine: EngineName) -> Distribution:
-    """Return the row of an engine as its own packages bring it."""
+    """Return the row of an engine's own packages."""
     return next(row for row in ENGINES if row.name == engine).distributions[-1]
 
 
 def names() -> tuple[EngineName, ...]:
-    """Return the names of all engines, in the order in which they are listed for users."""
+    """Return the names of all engines, in the order in which users see them."""
     return tuple(row.name for row in ENGINES)
 
 
 Version = tuple[int, int]
-"""The first two numbers of a specification's version: the third has never counted."""
+"""The first two numbers of a specification's version: no release ever depended on the third."""
 
 SWITCHES: Mapping[str, bytes] = {"enable_cdi": b"enable_cdi", "cdi": b'"cdi"'}
-"""What the key is called that switches CDI on, containerd's and that in docker's `features`; and how files name it."""
+"""The names of the keys that turn CDI on, containerd's and that in docker's `features`; and their spelling in files."""
 _KNOWN: Mapping[EngineName, tuple[tuple[tuple[int, int, int], Version], ...]] = {
     EngineName.CONTAINERD: (
         ((1, 7, 0), (0, 5)),
@@ -217,15 +217,15 @@ _KNOWN: Mapping[EngineName, tuple[tuple[tuple[int, int, int], Version], ...]] = 
     EngineName.DOCKER: (((25, 0, 0), (0, 6)), ((26, 1, 0), (0, 7))),
     EngineName.CRIO: (((1, 23, 0), (0, 3)), ((1, 26, 0), (0, 5)), ((1, 30, 0), (0, 7)), ((1, 34, 0), (1, 0))),
 }
-"""From which release on which is the newest version of a specification that is known to be read."""
+"""By engine: the first release of a range, and the newest specification version that the range reads."""
 _RELEASE = r"v?(\d+)\.(\d+)(?:\.(\d+))?"
 _SAID = rb"""(?m)^["']?cdiVersion["']?:\s*["']?v?(\d+)\.(\d+)"""
 
 
 def newest(name: EngineName, version: str) -> Version | None:
-    """Return the newest version of a specification that this release is known to read; None: it knows no CDI.
+    """Return the newest specification version that this release reads; None: it does not support CDI.
 
-    `version` is the engine's own spelling, such as "1.7.24~ds1". One that says no numbers counts as without CDI.
+    `version` is in the engine's own spelling, such as "1.7.24~ds1". A version without numbers counts as without CDI.
     """
     found = re.match(_RELEASE, version)
     if found is None:
@@ -236,12 +236,12 @@ def newest(name: EngineName, version: str) -> Version | None:
 
 
 def first(name: EngineName) -> str:
-    """Return the first release of the engine that knows CDI, in words."""
+    """Return the first release of the engine that supports CDI, such as "1.7"."""
     (major, minor, _), _ = _KNOWN[name][0]
     return f"{major}.{minor}"
 
 
 def version_of(specification: bytes) -> Version | None:
-    """Return the version that a specification says to be of, None where it says none."""
+    """Return the version that a specification states, None if it states none."""
     said = re.search(_SAID, specification)
     return (int(said[1]), int(said[2])) if said is not None else None

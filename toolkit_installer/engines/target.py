@@ -1,4 +1,4 @@
-"""An engine to work on, as requested and found, and the handlers to register with it. Pure."""
+"""An engine to work on, as requested and as found, and the handlers to register with it. Pure."""
 
 from __future__ import annotations
 
@@ -12,36 +12,36 @@ from toolkit_installer.settings import EngineName, EngineSettings
 from toolkit_installer.toolkit.payload import RUNTIMES
 
 _FIXED = {"nvidia-cdi": RUNTIMES[1], "nvidia-legacy": RUNTIMES[2]}
-"""The two handlers whose name is not for the user to choose, and their executables."""
+"""The two handlers whose names the user cannot choose, and their executables."""
 
 
 _USUAL = "nvidia"
-"""The first handler's name where the one that was given is one of the fixed two, which only chooses the default."""
+"""The first handler's name if the user gave a fixed name, which then only chooses the default."""
 
 
 class EngineTarget(msgspec.Struct, frozen=True):
-    """An engine to work on: what was asked of it, which stays as it is, and what was found about it on the node."""
+    """An engine to work on: the requested settings, which stay unchanged, and the facts found on the node."""
 
     name: EngineName
     asked: EngineSettings = EngineSettings()
     found_config: str | None = None
-    """The file that the node's distribution starts it with, None where that is the usual one or its process tells."""
+    """The file that the node's distribution starts it with, None if it is the usual file or its process names it."""
     found_socket: str | None = None
-    """The socket on which it was met, or on which the node's distribution has it; None: the usual one."""
+    """The socket on which it was found, or that the node's distribution uses; None: the usual one."""
     recognised: bool = False
-    """It was recognised on the node, not named (`--runtime`)."""
+    """It was detected on the node, not named (`--runtime`)."""
     distribution: Distribution | None = None
     why: str = ""
-    """What tells that it is this engine, in words."""
+    """The evidence that it is this engine, in words."""
 
     @property
     def config(self) -> str | None:
-        """Its file: the one that was asked for, else the one that was found; None: where it usually is."""
+        """Its file: the requested one, else the one that was found; None: the usual one."""
         return self.found_config if self.asked.config is None else self.asked.config
 
     @property
     def socket(self) -> str | None:
-        """Its socket: the one that was asked for, else the one that was found; None: where it usually is."""
+        """Its socket: the requested one, else the one that was found; None: the usual one."""
         return self.found_socket if self.asked.socket is None else self.asked.socket
 
 
@@ -53,7 +53,7 @@ class Handler(msgspec.Struct, frozen=True):
 
 
 def handlers(runtime_name: str, executables: Collection[str], toolkit_folder: str) -> tuple[Handler, ...]:
-    """Return the handlers to register: `runtime_name` first, then the two fixed ones, as far as `executables` go."""
+    """Return the handlers to register: `runtime_name` first, then the two fixed ones, if `executables` has theirs."""
     wanted = {_USUAL if runtime_name in _FIXED else runtime_name: RUNTIMES[0], **_FIXED}
     return tuple(
         Handler(name, f"{toolkit_folder}/{executable}")
@@ -63,27 +63,27 @@ def handlers(runtime_name: str, executables: Collection[str], toolkit_folder: st
 
 
 class Request(msgspec.Struct, frozen=True):
-    """What is to be registered with an engine: planning has the adapter's `desired` put it into the engine's files."""
+    """The handlers to register with an engine; the adapter's `desired` puts them into the engine's files."""
 
     target: EngineTarget
     handlers: tuple[Handler, ...]
     default: str | None
     toolkit_folder: str
     by_cdi: bool = False
-    """Containers get the GPU by CDI, without handlers: CDI is to be on in the engine, whatever was asked for."""
+    """Containers get the GPU by CDI, without handlers: CDI must be on in the engine, whatever the settings say."""
 
     @property
     def enable_cdi(self) -> bool:
-        """Whether CDI is to be turned on in the engine itself."""
+        """Whether to turn CDI on in the engine itself."""
         return self.by_cdi or self.settings.enable_cdi
 
     def by_cdi_alone(self) -> Request:
-        """Return what is asked of the engine where CDI takes the place of the handlers."""
+        """Return this request with CDI in place of the handlers."""
         return Request(self.target, (), None, self.toolkit_folder, by_cdi=True)
 
     @classmethod
     def of(cls, target: EngineTarget, executables: Collection[str], toolkit_folder: str) -> Request:
-        """Return what is asked for, of what the payload has `executables` for. Raises UsageError."""
+        """Return the request for a target, limited to `executables`, those in the payload. Raises UsageError."""
         registered = handlers(target.asked.runtime_name, executables, toolkit_folder)
         default = target.asked.runtime_name if target.asked.set_as_default else None
         if default is not None and all(handler.name != default for handler in registered):
@@ -95,10 +95,10 @@ class Request(msgspec.Struct, frozen=True):
 
     @property
     def served(self) -> dict[str, str]:
-        """The handlers' executables by name: what the live engine is to show."""
+        """The handlers' executables by name, as the live engine should report them."""
         return {handler.name: handler.executable for handler in self.handlers}
 
     @property
     def settings(self) -> EngineSettings:
-        """What was asked of the engine."""
+        """The engine's requested settings."""
         return self.target.asked

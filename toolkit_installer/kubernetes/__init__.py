@@ -1,1 +1,1 @@
-"""What the API server says of this node, and what that means for it."""
+"""The Kubernetes API server: queries, what the responses mean for this node, and reports to it."""

@@ -1,4 +1,4 @@
-"""Queries the Kubernetes API server for single objects, with the service account of this program's own pod.
+"""A client for single objects of the Kubernetes API server, with the service account of this program's own pod.
 
 It also queries whom the API server takes this pod for (SelfSubjectReview), which changes nothing; writes go through
 `send`. A response may cost no more than a few MiB and its time limit, and it counts only if it is about the requested
@@ -32,25 +32,25 @@ if TYPE_CHECKING:
 _PARTS = 3
 """Of a signed JWT: header, claims, signature (RFC 7515, 3.1)."""
 _LEEWAY_SECONDS = 60.0
-"""How far apart the API server lets its clock and a token's times be (go-jose, jwt.DefaultLeeway)."""
+"""The API server's tolerance between its clock and a token's times (go-jose, jwt.DefaultLeeway)."""
 
 
 class Bearer(msgspec.Struct, frozen=True):
-    """Whose token it is, and the seconds since 1970 between which it is good (None: no such limit)."""
+    """A token's identity, and the seconds since 1970 between which it is valid (None: no limit)."""
 
     identity: str
-    """The subject, and the ids of the ServiceAccount and the pod: those that are made anew are others."""
+    """The subject, and the ids of the ServiceAccount and the pod: one that is created anew has another id."""
     begins: float | None = None
     ends: float | None = None
 
     def good(self, *clocks: float) -> bool:
-        """Tell whether the token is good by its own times on all of these clocks."""
+        """Return whether the token is valid by its own times on all of these clocks."""
         begins = self.begins is None or all(clock >= self.begins - _LEEWAY_SECONDS for clock in clocks)
         return begins and (self.ends is None or all(clock < self.ends for clock in clocks))
 
 
 def parse_bearer(token: str) -> Bearer | None:
-    """Return what a token says of itself; None if that cannot be read, or does not say whose it is.
+    """Return the identity and times in a token, None if they cannot be read or no subject is given.
 
     The claims of a ServiceAccount's token: `sub`, `exp`, `nbf`, and under `kubernetes.io` the ServiceAccount's and the
     pod's `uid` (k8s.io/kubernetes/pkg/serviceaccount/claims.go). A token that is kept in a Secret has no `exp`, and
@@ -78,18 +78,18 @@ def _is_time(value: Any) -> bool:
 
 
 def _uid(bound: Any, name: str) -> str:
-    """Return the id of the object that the token is bound to, empty where it is bound to none."""
+    """Return the id of an object that the token is bound to, empty if it is not bound to one."""
     about = bound.get(name) if isinstance(bound, Mapping) else None
     uid = about.get("uid") if isinstance(about, Mapping) else None
     return uid if isinstance(uid, str) else ""
 
 
 _LIMIT = 4 * 1024 * 1024
-"""Bytes of an answer. etcd takes no object of more than 1.5 MiB, and 16 MiB can say what no pod has the memory for."""
+"""Bytes of a response. etcd stores no object over 1.5 MiB; parsing 16 MiB can need more memory than any pod has."""
 _LONGEST_WORDS = 1024
 """Characters of an error's message that are kept."""
 _NAMED_IN: Mapping[int, str] = {http.HTTPStatus.OK: "metadata", http.HTTPStatus.NOT_FOUND: "details"}
-"""Which part of an answer names its object, where it is there and where it is not (apimachinery, NewNotFound)."""
+"""The part of a response that names its object, for an existing and a missing one (apimachinery, NewNotFound)."""
 _CHUNK = 64 * 1024
 _CONNECT_SECONDS = 3.0
 
@@ -100,10 +100,11 @@ APPLY = "application/apply-patch+yaml"
 """Server-side apply. JSON is YAML."""
 
 REVIEW_PATH = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-"""Where the API server says for whom it takes who asks; since Kubernetes 1.28 (KEP-3325).
+"""Path at which the API server says whom it takes the client for; since Kubernetes 1.28 (KEP-3325).
 
-A server that does not have it, or an identity that may not ask it, gets another answer than 401: the API server knows
-who asks before it looks at what is asked for (k8s.io/apiserver, DefaultBuildHandlerChain)."""
+A server without this path, or one that denies it to this identity, responds with a status other than 401: the API
+server authenticates the client before it looks at the path (k8s.io/apiserver, DefaultBuildHandlerChain).
+"""
 _REVIEW = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
 
 
@@ -112,21 +113,21 @@ class UnreadableError(Exception):
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """What the API server said: an HTTP status with a JSON object, or None and in words why there is no answer."""
+    """A response of the API server: an HTTP status with a JSON object; or None, and the reason in words."""
 
     status: int | None
     body: Mapping[str, Any] = msgspec.field(default_factory=dict)
     words: str = ""
     bearer: Bearer | None = None
-    """Whose token it was asked with, None where the token does not say."""
+    """The identity of the request's token, None if the token does not name it."""
     date: float | None = None
-    """What the server's clock said, in seconds since 1970, None where it did not tell."""
+    """The server's clock, in seconds since 1970, None without a Date header."""
     wait: float = 0.0
-    """For how many seconds it asks to be left alone (Retry-After; RFC 9110, 10.2.3)."""
+    """Seconds for which the server asks clients to wait (Retry-After; RFC 9110, 10.2.3)."""
 
     @property
     def kind(self) -> str:
-        """The object's kind, empty where there is none."""
+        """The object's kind, empty if there is none."""
         return str(self.body.get("kind", ""))
 
 
@@ -139,7 +140,7 @@ class ApiServer:
         self._account = account
 
     def bearer(self) -> Bearer | None:
-        """Return whose token the pod has now, None where it cannot be read or does not say."""
+        """Return the identity of the pod's present token, None if it cannot be read or is not named."""
         try:
             return parse_bearer(self._read("token"))
         except UnreadableError:
@@ -150,11 +151,11 @@ class ApiServer:
         return self._read("namespace")
 
     def review(self, seconds: float) -> Answer:
-        """Return for whom the API server takes this pod, within `seconds`. Raises Stopped, and nothing else."""
+        """Return whom the API server takes this pod for, within `seconds`. Raises Stopped, and nothing else."""
         return self.send("POST", REVIEW_PATH, _REVIEW, seconds)
 
     def get(self, path: str, seconds: float) -> Answer:
-        """Return what the API server says of the object at `path`. Raises Stopped alone."""
+        """Return the API server's response for the object at `path`. Raises Stopped alone."""
         answer = self._ask("GET", path, seconds)
         name = urllib.parse.unquote(path.rpartition("/")[2])
         place = _NAMED_IN.get(answer.status or 0)
@@ -163,14 +164,14 @@ class ApiServer:
         return answer
 
     def send(self, method: str, path: str, body: Mapping[str, Any], seconds: float, kind: str = JSON) -> Answer:
-        """Return what the API server says to `body`, whose content type is `kind`. Raises Stopped alone."""
+        """Send `body` with the content type `kind`, and return the API server's response. Raises Stopped alone."""
         return self._ask(method, path, seconds, json.dumps(body).encode(), kind)
 
     def _ask(self, method: str, path: str, seconds: float, content: bytes | None = None, kind: str = "") -> Answer:
-        """Return the answer to one request.
+        """Return the response to one request.
 
-        Proxies, certificates and passwords that the environment or a netrc file names are not for this: a pod reaches
-        its API server directly, and knows it by the cluster's own certificate authority.
+        Proxies, certificates and passwords from the environment or a netrc file are not used: a pod reaches its API
+        server directly, and verifies it with the cluster's own certificate authority.
         """
         prepare()
         answer = self._exchange(method, path, seconds, content, kind)
@@ -200,7 +201,7 @@ class ApiServer:
             return Answer(None, words=_short(f"{type(error).__name__}: {error}"))
 
     def _connection(self) -> HTTPSConnection:
-        """Return a connection that is not made yet. Raises UnreadableError."""
+        """Return a connection that is not open yet. Raises UnreadableError."""
         import ssl  # noqa: PLC0415  # as `prepare`
         from http.client import HTTPSConnection  # noqa: PLC0415  # likewise
 
@@ -220,36 +221,36 @@ class ApiServer:
                 text = file.read().strip()
         except (OSError, UnicodeDecodeError) as error:
             raise UnreadableError(f"cannot read {path}: {error}") from error
-        # what is in it is not shown, and does not fit into a header
+        # it does not fit into a header, and is not shown
         if not text.isprintable() or not text or " " in text:
             raise UnreadableError(f"{path} is not one word")
         return text
 
 
 def prepare() -> None:
-    """Import what asking needs, which is no part of the time that an answer may take."""
-    # it takes a while on a busy node, and is wanted twice in the life of a pod
+    """Import what requests need, before the time limit of a response begins."""
+    # it takes a while on a busy node, and is needed twice in a pod's life
     import http.client  # noqa: F401, PLC0415
     import ssl  # noqa: F401, PLC0415
 
 
 def _name(part: object) -> object:
-    """Return the name in a part of an answer, None where it has none."""
+    """Return the name in a part of a response, None if it has none."""
     return part.get("name") if isinstance(part, Mapping) else None
 
 
 def _short(text: str) -> str:
-    """Return the beginning of a text, as it can be printed."""
+    """Return the beginning of a text, in printable form."""
     return text[:_LONGEST_WORDS].encode(errors="replace").decode()
 
 
 def _wait(text: str | None) -> float:
-    """Return the seconds that a Retry-After header names, 0 where it names none, or a date."""
+    """Return the seconds in a Retry-After header, 0 if it is absent or a date."""
     return float(text) if text is not None and text.isascii() and text.isdigit() else 0.0
 
 
 def _date(text: str | None) -> float | None:
-    """Return the time that a Date header tells (RFC 9110, 6.6.1), None where it tells none."""
+    """Return the time in a Date header (RFC 9110, 6.6.1), None if it is absent or invalid."""
     from email.utils import parsedate_to_datetime  # noqa: PLC0415  # http.client has it imported already
 
     try:
@@ -259,7 +260,7 @@ def _date(text: str | None) -> float | None:
 
 
 def _body(response: HTTPResponse, deadline: float) -> tuple[Mapping[str, Any], str]:
-    """Return the answer's JSON object, or {} and why there is none. Raises OSError, HTTPException."""
+    """Return the response's JSON object, or {} and why there is none. Raises OSError, HTTPException."""
     if response.headers.get("Content-Encoding", "identity") != "identity":
         return {}, "the answer is compressed, which nobody asked for"
     content = bytearray()

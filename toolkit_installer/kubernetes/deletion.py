@@ -1,8 +1,9 @@
-"""Deletes one DaemonSet, and waits until it and all of its pods are gone: what an uninstallation begins with.
+"""Deletes one DaemonSet, and waits until it and all of its pods are gone: the first step of an uninstallation.
 
-Each of the pods gives its node back as it ends, and asks the API server for that. So what lets it ask has to stay until
-the last of them is gone. With foreground propagation the DaemonSet itself stays that long, with a time of deletion: to
-its pods it is not wanted any more, and who waits for it waits for them, without a permission to look at pods.
+Each of the pods reverts its node as it ends, and queries the API server before that. So the permissions for that query
+have to stay until the last pod is gone. With foreground propagation the DaemonSet itself stays that long, with a
+deletion timestamp: its pods see that it is not wanted any more, and waiting for it means waiting for them, without a
+permission to read pods.
 """
 
 from __future__ import annotations
@@ -26,38 +27,41 @@ _OPTIONS = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "F
 _KIND = "DaemonSet"
 _ONE_SECONDS = 10.0
 _LEAST_SECONDS = 1.0
-"""What a request may take at most and at least."""
+"""The least and the most seconds of a request."""
 _PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 2.0
 _SETTLING_SECONDS = 15.0
-"""How long a refusal has to last. Whoever asks has often been given the permission, or the token, in this very second,
-and one of several API servers may know of it later than the others."""
+"""How long a refusal has to last before it counts as final.
+
+Often the permission or the token was granted in this very second, and one of several API servers may know of it later
+than the others.
+"""
 _GOOD = (http.HTTPStatus.OK, http.HTTPStatus.ACCEPTED)
 _REFUSALS = (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN)
 
 
 class Found(enum.Enum):
-    """What an answer says of the DaemonSet."""
+    """The DaemonSet's status by one response."""
 
     GONE = enum.auto()
     GOING = enum.auto()
-    """It is being deleted: some of its pods are there."""
+    """It is being deleted: some of its pods exist."""
     STAYING = enum.auto()
     ANOTHER = enum.auto()
-    """One is there by its name that is not the one which was to be deleted."""
+    """A DaemonSet with its name but another uid exists."""
     REFUSED = enum.auto()
     UNKNOWN = enum.auto()
 
 
 class Seen(msgspec.Struct, frozen=True):
-    """What an answer says, and the DaemonSet's uid as far as anybody has said it."""
+    """The DaemonSet's status, and its uid as far as a response has named it."""
 
     found: Found
     uid: str = ""
 
 
 def judged(answer: Answer, uid: str) -> Seen:
-    """Return what the API server says of the DaemonSet with this uid, which is empty if it is not known. Pure."""
+    """Return the status of the DaemonSet with this uid by one response; an empty uid is unknown. Pure."""
     if verdicts.is_refused(answer, http.HTTPStatus.NOT_FOUND):
         return Seen(Found.GONE, uid)
     if any(verdicts.is_refused(answer, each) for each in _REFUSALS):
@@ -72,9 +76,9 @@ def judged(answer: Answer, uid: str) -> Seen:
 
 
 def delete(settings: DeletionSettings, seconds: float) -> None:
-    """Delete the DaemonSet, and return once it is gone, or was not there. Raises NotDeletedError, Stopped.
+    """Delete the DaemonSet, and return once it is gone or if it does not exist. Raises NotDeletedError, Stopped.
 
-    All of it may take so many seconds.
+    `seconds` is the limit for all of it.
     """
     api = ApiServer(settings.host, settings.port, settings.service_account)
     try:
@@ -90,7 +94,7 @@ def delete(settings: DeletionSettings, seconds: float) -> None:
     said: Found | None = None
     while True:
         one = max(_LEAST_SECONDS, min(_ONE_SECONDS, deadline - time.monotonic()))
-        # until somebody says that it is being deleted: a request that got no answer may not have arrived
+        # repeated until the deletion is confirmed: a request without a response may not have arrived
         going = seen.found is Found.GOING
         answer = api.get(path, one) if going else api.send("DELETE", path, _OPTIONS, one)
         seen = judged(answer, seen.uid)
@@ -137,7 +141,7 @@ def _say_gone(about: Mapping[str, str], *, was_there: bool) -> None:
 
 
 def _failure(place: str, found: Found, answer: Answer, seconds: float) -> NotDeletedError:
-    """Return what is wrong when it is given up, in words. Pure."""
+    """Return the error for a deletion that has failed or timed out. Pure."""
     if found is Found.ANOTHER:
         return NotDeletedError(
             f"the DaemonSet {place} was deleted, and another one by its name has come",

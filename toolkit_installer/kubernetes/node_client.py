@@ -1,4 +1,4 @@
-"""Changes the one Node of this pod, and writes events: the only module that tells the API server anything."""
+"""Changes the one Node of this pod, and writes events: the only module that writes reports to the API server."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from toolkit_installer.kubernetes.node_state import Told
 from toolkit_installer.settings import ReportSettings
 
 NODE, DAEMON_SET = "Node", "DaemonSet"
-"""What events may be about."""
+"""Kinds of objects that events may be about."""
 _LEAST_SECONDS = 0.5
 _GOOD = 2
-"""The first digit of a status that says yes."""
+"""The first digit of a status of success."""
 _NEVER = (http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.UNPROCESSABLE_ENTITY, http.HTTPStatus.NOT_FOUND)
-"""What is said to an event that is wrong in itself, or of a namespace that is gone: it would be said again."""
+"""Statuses for an event that is invalid, or whose namespace is gone: a retry would get them again."""
 
 
 _THERE = "AlreadyExists"
-"""The reason of a 409 to what is to be created (apimachinery, StatusReasonAlreadyExists)."""
+"""The reason of a 409 for an object to be created (apimachinery, StatusReasonAlreadyExists)."""
 
 
-# What of a Node and of a DaemonSet is read, with its types (core/v1 and apps/v1). An answer that is not so is not the
-# API server's: a change that is made for it could take away what others have written.
+# The parts of a Node and of a DaemonSet that are read, with their types (core/v1 and apps/v1). A response of another
+# shape is not the API server's: a change computed from it could remove what others have written.
 
 
 class _NodeMetadata(msgspec.Struct, rename="camel"):
@@ -83,9 +83,9 @@ _Parsed = TypeVar("_Parsed", _Node, _DaemonSet)
 
 
 class UntoldError(Exception):
-    """The API server was not told; the text says what and why.
+    """The API server did not accept a report; the text says which, and why.
 
-    `status` is what it said, None where it said nothing; `wait` how many seconds it asked to be left alone for.
+    `status`: the response's, None if there was none. `wait`: the seconds that the API server asked for.
     """
 
     def __init__(self, text: str, status: int | None = None, wait: float = 0.0) -> None:
@@ -95,16 +95,16 @@ class UntoldError(Exception):
 
     @property
     def is_final(self) -> bool:
-        """Whether asking again soon changes nothing: the pod may not do this, or the object is gone."""
+        """Whether an early retry is useless: the pod lacks the permission, or the object is gone."""
         return self.status in (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN, http.HTTPStatus.NOT_FOUND)
 
 
 class RefusedEventError(Exception):
-    """The API server will never take this event; the text says why."""
+    """The API server will never accept this event; the text says why."""
 
 
 class NodeClient:
-    """The Node as it was read in this round, and changes of it. All methods raise UntoldError and Stopped."""
+    """The Node as read in this round, and changes of it. All methods raise UntoldError and Stopped."""
 
     def __init__(self, settings: ReportSettings) -> None:
         self._settings = settings
@@ -112,11 +112,11 @@ class NodeClient:
         self._path = f"/api/v1/nodes/{urllib.parse.quote(settings.node, safe='')}"
         self._round = 0.0
         self._deadline: float | None = None
-        """When the round is over; None: nothing has been asked in it."""
+        """The end of the round; None: no request has been sent in it."""
         self._found: Mapping[str, Any] | None = None
 
     def begin(self, seconds: float) -> None:
-        """Begin a round: the Node is read anew, and all questions together take so many seconds from the first."""
+        """Begin a round: the Node is read anew, and all requests together may take `seconds` from the first one."""
         self._round, self._deadline = seconds, None
         self._found = None
 
@@ -127,13 +127,13 @@ class NodeClient:
         return self._found
 
     def apply(self, below: str, body: Mapping[str, Any], what: str) -> None:
-        """Apply our fields to the Node, or to what is `below` it; `what` they are is for people."""
+        """Apply our fields to the Node or to the subresource `below` it; `what` describes the fields in errors."""
         query = urllib.parse.urlencode({"fieldManager": node_state.MANAGER, "force": "true"})
         answer = self._api.send("PATCH", f"{self._path}{below}?{query}", body, self._seconds(), APPLY)
         self._found = self._node(answer, what)
 
     def change(self, patch: Mapping[str, Any], what: str) -> bool:
-        """Change the Node; return False if somebody else has changed it since it was read."""
+        """Change the Node; return False if another client has changed it since it was read."""
         query = urllib.parse.urlencode({"fieldManager": node_state.MANAGER})
         answer = self._api.send("PATCH", f"{self._path}?{query}", patch, self._seconds(), MERGE)
         self._found = None
@@ -155,7 +155,7 @@ class NodeClient:
         return found
 
     def write(self, event: Told, *, now: str) -> Told:
-        """Create an event, or count it once more; one that has expired meanwhile is created anew.
+        """Create an event, or count it once more; an expired event is created anew.
 
         `now` is a time of RFC 3339. Returns the event as the API server has it. Raises RefusedEventError.
         """
@@ -173,27 +173,27 @@ class NodeClient:
 
     def _taken(self, event: Told, answer: Answer) -> Told:
         if answer.status == http.HTTPStatus.CONFLICT and answer.body.get("reason") == _THERE:
-            return event  # it was written before, and the answer was lost
+            return event  # it was written before, and the response was lost
         if answer.status in _NEVER:
             raise RefusedEventError(_words(answer))
         self._good(answer, "an event")
         return event
 
     def _involved(self, about: str) -> dict[str, str]:
-        """Return what an event is about."""
+        """Return the object that an event is about."""
         if about == NODE:  # the kubelet's own events have the node's name as its uid, and kubectl looks for that
             return {"apiVersion": "v1", "kind": NODE, "name": self._settings.node, "uid": self._settings.node}
         try:
             metadata = self.daemon_set()["metadata"]
         except UntoldError as error:
             if error.status == http.HTTPStatus.NOT_FOUND:
-                raise RefusedEventError(str(error)) from error  # it is gone, and nobody looks for its events
+                raise RefusedEventError(str(error)) from error  # it is gone, and its events have no readers
             raise
         names = {key: metadata[key] for key in ("name", "namespace", "uid")}
         return {"apiVersion": "apps/v1", "kind": DAEMON_SET, **names}
 
     def _node(self, answer: Answer, what: str) -> Mapping[str, Any]:
-        """Return the Node that is the answer to what was read or changed."""
+        """Return the Node in a response to a read or a change."""
         found = self._good(answer, what).body
         if _parse(found, _Node, "the Node").metadata.name != self._settings.node:
             raise UntoldError("the Node: the answer is about another one")
@@ -205,15 +205,15 @@ class NodeClient:
         return answer
 
     def _seconds(self) -> float:
-        """Return how long the next question may take."""
+        """Return the time limit of the next request."""
         if self._deadline is None:
-            client.prepare()  # a busy node takes seconds for it, and they are not the API server's
+            client.prepare()  # a busy node takes seconds for it, which are not the API server's
             self._deadline = monotonic() + self._round
         return max(_LEAST_SECONDS, self._deadline - monotonic())
 
 
 def _parse(body: Mapping[str, Any], kind: type[_Parsed], what: str) -> _Parsed:
-    """Return what is read of an object. Raises UntoldError where it is not as Kubernetes has it."""
+    """Return the parts of an object that are read. Raises UntoldError if they are not as Kubernetes defines them."""
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
@@ -221,6 +221,6 @@ def _parse(body: Mapping[str, Any], kind: type[_Parsed], what: str) -> _Parsed:
 
 
 def _words(answer: Answer) -> str:
-    """Return in words what the API server said."""
+    """Return the API server's response in words."""
     said = f"HTTP {answer.status}" if answer.status is not None else "no answer"
     return f"{said}: {answer.words}" if answer.words else said

@@ -1,17 +1,16 @@
-"""One taint among a node's, whose list is replaced as a whole: there is no other way to change it. Pure.
+"""The node's state as the API server is to show it: taint, condition, labels and events, as values and bodies. Pure.
 
-How a node stands, in the words of a Kubernetes condition; and the objects that tell the API server. Pure.
+A node's list of taints can only be replaced as a whole.
 
-Conditions and labels are told by server-side apply ("Server-Side Apply" in the Kubernetes documentation): what a field
-manager leaves out of what it applies is taken away, if it is the only one that wanted it.
+Conditions and labels are reported by server-side apply ("Server-Side Apply" in the Kubernetes documentation): a field
+that a field manager leaves out of what it applies is removed, if no other manager owns it.
 
-Which events are created, and which counted once more: as client-go does it, so that no node floods etcd. Pure.
+Events are created and counted as client-go does it, so that no node floods etcd. A repetition within ten minutes raises
+the count of the existing event; of events that differ in their message alone, the eleventh within ten minutes combines
+all that follow (client-go, tools/record/events_cache.go). Beyond that a node writes a few a minute at most; the others
+wait.
 
-The same event within ten minutes is the one that is there, with a higher count; of events that differ in their message
-alone, the eleventh within ten minutes stands for all that follow (client-go, tools/record/events_cache.go). Beyond that
-a node writes a few a minute at most; the others wait.
-
-What a run has told the cluster, and remembers while it is asleep. Pure.
+The state of the reports is saved while the run is asleep.
 """
 
 from __future__ import annotations
@@ -27,28 +26,28 @@ from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.settings import Taint
 
 READY_IN = "toolkit-installer/ready-in-boot"
-"""The annotation of a node that says in which boot it was ready: a taint that comes later is somebody else's word."""
+"""The node's annotation with the boot in which it was ready: a taint that appears later is not ours."""
 
 Object = Mapping[str, Any]
 
 
 def is_there(node: Object, taint: Taint) -> bool:
-    """Tell whether the node has the taint; its value does not count."""
+    """Return whether the node has the taint; the taint's value does not count."""
     return any(_is(each, taint) for each in _of(node))
 
 
 def boot_of(node: Object) -> str | None:
-    """Return the boot in which the node was said to be ready, None where it was not."""
+    """Return the boot in which the node was reported ready, None if it was not."""
     annotations = node.get("metadata", {}).get("annotations") or {}
     boot = annotations.get(READY_IN)
     return boot if isinstance(boot, str) else None
 
 
 def change(node: Object, taint: Taint, *, there: bool, boot: str | None) -> dict[str, Any] | None:
-    """Return the merge patch (RFC 7386) after which the node has the taint or not, and `boot` as its annotation.
+    """Return the merge patch (RFC 7386) that adds or removes the taint, and sets `boot` as the node's annotation.
 
-    None: it is so already. The patch names the version of the node that it was made for, so that the API server refuses
-    it where somebody else has changed the node since, and nobody's taint is lost.
+    None: nothing has to change. The patch names the node's resource version that it was computed from, so that the API
+    server refuses it if another client has changed the node since, and no other taint is lost.
     """
     metadata: dict[str, Any] = {}
     body: dict[str, Any] = {"metadata": metadata}
@@ -76,15 +75,15 @@ def _body(taint: Taint) -> dict[str, str]:
 
 
 MANAGER = "toolkit-installer"
-"""The field manager that our fields belong to."""
+"""The field manager that owns our fields."""
 LABELS = "toolkit-installer/"
-"""What the names of our labels begin with."""
+"""Prefix of the names of our labels."""
 _LONGEST_MESSAGE = 1024
 _LONGEST_LABEL = 63
 
 
 class Reason(enum.StrEnum):
-    """The reasons of the condition, all there are. Those of a ready node come first."""
+    """All reasons of the condition; those of a ready node come first."""
 
     SERVING = "Serving"
     NO_GPU = "NoGpu"
@@ -107,7 +106,7 @@ class NodeState(msgspec.Struct, frozen=True):
 
     @property
     def ready(self) -> bool:
-        """Whether pods that ask for the handlers can be started."""
+        """Whether pods that request the handlers can be started."""
         return self.reason in {Reason.SERVING, Reason.NO_GPU}
 
 
@@ -119,13 +118,13 @@ _OF_EXIT_CODES: Mapping[ExitCode, Reason] = {
 
 
 def of_error(error: InstallerError, *, rolled_back: bool) -> NodeState:
-    """Return how a node stands whose change failed so; `rolled_back`: it was begun, and taken back."""
+    """Return the state of a node after a failed change; `rolled_back`: it was begun, and rolled back."""
     otherwise = Reason.ROLLED_BACK if rolled_back else Reason.REFUSED
     return NodeState(_OF_EXIT_CODES.get(error.exit_code, otherwise), str(error))
 
 
 def shortened(text: str) -> str:
-    """Return a message as conditions and events have it: one of at most 1,024 bytes (core/v1, events)."""
+    """Return a message cut to the limit of conditions and events, 1,024 bytes (core/v1, events)."""
     content = text.encode(errors="replace")
     return (
         content.decode()
@@ -147,43 +146,43 @@ def condition(kind: str, state: NodeState, *, now: str, since: str) -> dict[str,
 
 
 def since(found: Mapping[str, Any] | None, state: NodeState, *, now: str) -> str:
-    """Return since when a node's condition has the status that it is to have: `now` if it has another, or is new."""
+    """Return when a node's condition got the status of `state`: `now` if its status differs, or it is new."""
     if found is None or found.get("status") != _status(state):
         return now
     return str(found.get("lastTransitionTime") or now)
 
 
 def found_condition(node: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
-    """Return the node's condition of this type, None where it has none."""
+    """Return the node's condition of this type, None if it has none."""
     conditions = node.get("status", {}).get("conditions") or ()
     return next((each for each in conditions if each.get("type") == kind), None)
 
 
 def says(found: Mapping[str, Any] | None, state: NodeState) -> bool:
-    """Tell whether a node's condition says this already."""
+    """Return whether a node's condition matches the state already."""
     wanted = (_status(state), str(state.reason), shortened(state.message))
     return found is not None and tuple(found.get(key, "") for key in ("status", "reason", "message")) == wanted
 
 
 def with_conditions(node: str, *conditions: Mapping[str, str]) -> dict[str, Any]:
-    """Return what is applied to the node's status: our conditions, or none."""
+    """Return the body to apply to the node's status, with our conditions, or none."""
     return {**_named(node), "status": {"conditions": list(conditions)} if conditions else {}}
 
 
 def with_labels(node: str, labels: Mapping[str, str]) -> dict[str, Any]:
-    """Return what is applied to the node: our labels, or none."""
+    """Return the body to apply to the node, with our labels, or none."""
     found = _named(node)
     return {**found, "metadata": {**found["metadata"], **({"labels": dict(labels)} if labels else {})}}
 
 
 def labels(*, version: str, engines: tuple[str, ...], payload: str | None) -> dict[str, str]:
-    """Return the labels of a node: what is installed, by whom, in which engines."""
+    """Return the node's labels: the installer's version, the payload, and the engines."""
     found = {"version": version, "engine": "_".join(engines), "payload": payload or ""}
     return {f"{LABELS}{name}": label(text) for name, text in found.items() if label(text)}
 
 
 def label(text: str) -> str:
-    """Return the text as a label's value may be: letters, digits, '.', '_', '-', at most 63, none of these outside."""
+    """Return the text as a label's value: at most 63 letters, digits, '.', '_', '-', the first and last no sign."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:_LONGEST_LABEL].strip("._-")
 
 
@@ -196,7 +195,7 @@ def _status(state: NodeState) -> str:
 
 
 NODES_NAMESPACE = "default"
-"""Where events about what has no namespace are."""
+"""The namespace of events about objects that have none."""
 MOST_A_MINUTE = 6
 _MINUTE = 60.0
 _SAME_SECONDS = 600.0
@@ -207,14 +206,14 @@ _COMBINED = "(combined from similar events): "
 
 
 class Happening(msgspec.Struct, frozen=True):
-    """Something that is worth an event. `about` is the kind of the object: Node or DaemonSet."""
+    """A fact that is worth an event. `about` is the object's kind: Node or DaemonSet."""
 
     about: str
     reason: str
     message: str
     warning: bool = False
     heard_at: int = 0
-    """In nanoseconds since 1970. What is heard twice is the same all the same."""
+    """In nanoseconds since 1970; ignored when pending duplicates are dropped."""
 
     @property
     def kind(self) -> str:
@@ -222,7 +221,7 @@ class Happening(msgspec.Struct, frozen=True):
         return "Warning" if self.warning else "Normal"
 
     def name_of(self, involved: str) -> str:
-        """Return the event's name, which begins with that of its object: the same however often it is written."""
+        """Return the event's name, which begins with its object's name and stays the same over repeated writes."""
         return f"{involved}.{self.heard_at:x}"
 
 
@@ -238,16 +237,16 @@ class Told(msgspec.Struct, frozen=True):
 
 
 class Ledger(msgspec.Struct, frozen=True):
-    """What was told, and what is still to be."""
+    """Events that were reported, and events that are pending."""
 
     told: tuple[Told, ...] = ()
     waiting: tuple[Happening, ...] = ()
     spent: tuple[float, ...] = ()
-    """When events were written of late, in seconds since 1970."""
+    """When the recent events were written, in seconds since 1970."""
 
 
 def heard(ledger: Ledger, happening: Happening) -> Ledger:
-    """Return the ledger with something more to tell. Of what waits too long, the oldest is left out."""
+    """Return the ledger with one more pending event; the oldest is dropped if too many are pending."""
     happening = msgspec.structs.replace(happening, message=shortened(happening.message))
     if any(_what(each) == _what(happening) for each in ledger.waiting):
         return ledger
@@ -255,9 +254,9 @@ def heard(ledger: Ledger, happening: Happening) -> Ledger:
 
 
 def due(ledger: Ledger, now: float, refused: Collection[str] = ()) -> Told | None:
-    """Return the event that is to be written next, None where there is none, or enough was written of late.
+    """Return the event to write next, None if none is pending or the limit per minute is reached.
 
-    It was told before if its count is more than one. What is about a kind that is `refused` is left waiting.
+    A count over one means that it was written before. Events about a kind in `refused` stay pending.
     """
     happening = _next(ledger, refused)
     if happening is None or len(_of_late(ledger.spent, now)) >= MOST_A_MINUTE:
@@ -272,14 +271,14 @@ def due(ledger: Ledger, now: float, refused: Collection[str] = ()) -> Told | Non
             same = msgspec.structs.replace(same, happening=combined)
         happening = combined
     if same is not None:
-        # one that has expired meanwhile is written anew, and under a name that it had not before
+        # an expired event is created anew, under a new name
         again = msgspec.structs.replace(same.happening, heard_at=happening.heard_at)
         return msgspec.structs.replace(same, happening=again, count=same.count + 1, last=now)
     return Told(happening, "", 1, now, now)
 
 
 def wrote(ledger: Ledger, event: Told, now: float, refused: Collection[str] = ()) -> Ledger:
-    """Return the ledger once what was `due` has been written."""
+    """Return the ledger after its next event was written."""
     ledger = dropped(ledger, refused)
     others = tuple(each for each in ledger.told if each.name != event.name)
     told = (*others, event)[-_MOST_REMEMBERED:]
@@ -287,13 +286,13 @@ def wrote(ledger: Ledger, event: Told, now: float, refused: Collection[str] = ()
 
 
 def dropped(ledger: Ledger, refused: Collection[str] = ()) -> Ledger:
-    """Return the ledger without what was `due`: the API server will never take it."""
+    """Return the ledger without its next event, which the API server will never accept."""
     happening = _next(ledger, refused)
     return msgspec.structs.replace(ledger, waiting=tuple(each for each in ledger.waiting if each is not happening))
 
 
 def body(event: Told, involved: dict[str, str], *, node: str, now: str) -> dict[str, Any]:
-    """Return the object that is created. `involved` is what it is about, `now` a time of RFC 3339."""
+    """Return the event object to create. `involved` is the object that it is about, `now` a time of RFC 3339."""
     namespace = involved.get("namespace", NODES_NAMESPACE)
     return {
         "apiVersion": "v1",
@@ -311,7 +310,7 @@ def body(event: Told, involved: dict[str, str], *, node: str, now: str) -> dict[
 
 
 def again(event: Told, *, last: str) -> dict[str, Any]:
-    """Return the merge patch of an event that happened once more."""
+    """Return the merge patch that counts an event once more."""
     return {"message": event.happening.message, "count": event.count, "lastTimestamp": last}
 
 
@@ -320,12 +319,12 @@ def _next(ledger: Ledger, refused: Collection[str]) -> Happening | None:
 
 
 def _what(happening: Happening) -> tuple[str, str, str, bool]:
-    """Return what has happened, whenever it was heard."""
+    """Return the fields that make two happenings the same, without their times."""
     return happening.about, happening.reason, happening.message, happening.warning
 
 
 def _kin(happening: Happening) -> tuple[str, str, bool]:
-    """Return what two events have in common that may be told as one."""
+    """Return the fields that two events share if they may be combined into one."""
     return happening.about, happening.reason, happening.warning
 
 
@@ -334,32 +333,32 @@ def _of_late(spent: tuple[float, ...], now: float) -> tuple[float, ...]:
 
 
 class ReportMemory(msgspec.Struct, frozen=True):
-    """What the API server was told, and what is still to be."""
+    """State of the reports to the API server, and the pending ones."""
 
     condition: NodeState | None = None
-    """What the node's condition says."""
+    """The condition that the node has."""
     refreshed: float = 0.0
-    """When the condition was last told, in seconds since 1970."""
+    """When the condition was last reported, in seconds since 1970."""
     ready: bool | None = None
-    """What the taint was last put or taken away for; None: it was not looked at."""
+    """The readiness that the taint was last set or removed for; None: not checked yet."""
     begun: bool = False
-    """Whether this run has said that it is at work."""
+    """Whether this run has reported that it is at work."""
     failed: NodeState | None = None
-    """Why the node could not be brought to where it should be, until it is ready."""
+    """Why the node could not be brought to its desired state, until it is ready."""
     labels: tuple[tuple[str, str], ...] | None = None
     ledger: Ledger = Ledger()
     failure: str = ""
-    """Why something could not be told, as the log said; empty: all is told."""
+    """Why a report failed, as logged; empty: nothing is pending."""
 
 
 def plain(memory: ReportMemory) -> dict[str, Any]:
-    """Return the memory as JSON has it."""
+    """Return the memory as JSON-compatible values."""
     found: dict[str, Any] = msgspec.to_builtins(memory)
     return found
 
 
 def understood(said: Any) -> ReportMemory:
-    """Return what was remembered; an empty memory where it is not understood: then all is told once more."""
+    """Return the parsed memory; an empty one if it is invalid: then all is reported once more."""
     try:
         return msgspec.convert(said, ReportMemory)
     except msgspec.ValidationError:

@@ -1,14 +1,11 @@
-"""Whether a DaemonSet wants its pod on a node, told from the two objects as the API server has them. Pure.
+"""Verdicts of a run with `--cleanup auto`: whether a DaemonSet wants its pod on a node, from API responses. Pure.
 
-The rules are those by which the DaemonSet controller lets a pod go on that runs already ("Taints and tolerations for
-daemon pods", "How Daemon Pods are scheduled" in the Kubernetes documentation): the node's name, the pod template's
-nodeSelector and required node affinity, and taints of effect NoExecute. NoSchedule keeps new pods away only.
+The rules are those by which the DaemonSet controller lets a running pod stay ("Taints and tolerations for daemon pods",
+"How Daemon Pods are scheduled" in the Kubernetes documentation): the node's name, the pod template's nodeSelector and
+required node affinity, and taints of effect NoExecute. NoSchedule keeps new pods away only.
 
-What a run with `--cleanup auto` has to remember while it is asleep.
-
-What the API server's answers mean for a run with `--cleanup auto`, and what follows for the node. Pure.
-
-The tables of docs/kubernetes.md, "Cleanup that asks first", are these functions; a test holds the two to each other.
+The tables of docs/kubernetes.md, "Cleanup that asks first", are these functions; a test compares the two. A run
+saves its state of the cleanup while it is asleep.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ _ADDED_TOLERATIONS: Sequence[Object] = (
     {"key": "node.kubernetes.io/not-ready", "operator": "Exists", "effect": "NoExecute"},
     {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"},
 )
-"""Those of effect NoExecute that the controller gives to all of its pods."""
+"""The tolerations of effect NoExecute that the controller adds to all of its pods."""
 _EVICTS = "NoExecute"
 """The effect of a taint that ends pods which do not tolerate it."""
 _PREFERS = "PreferNoSchedule"
@@ -39,7 +36,7 @@ _MOST_DIGITS = 63
 
 
 class UnclearError(ValueError):
-    """An object that is not as this knows them: nothing may be concluded from it."""
+    """An object has an unknown shape: nothing may be concluded from it."""
 
 
 def scheduling_obstacle(daemon_set: Object, node: Object) -> str | None:
@@ -64,10 +61,9 @@ def scheduling_obstacle(daemon_set: Object, node: Object) -> str | None:
 
 
 def tolerates(daemon_set: Object, taint: Object) -> bool:
-    """Tell whether the DaemonSet's pods may be started on a node with this taint, and stay there for good.
+    """Return whether the DaemonSet's pods may be started on a node with this taint, and stay there for good.
 
-    One that only asks the scheduler to prefer other nodes does neither: the pods of a DaemonSet have no other.
-    Raises UnclearError.
+    A PreferNoSchedule taint stops neither: the pods of a DaemonSet have no other node. Raises UnclearError.
     """
     if taint.get("effect") == _PREFERS:
         return True
@@ -77,7 +73,7 @@ def tolerates(daemon_set: Object, taint: Object) -> bool:
 
 
 def _pod(daemon_set: Object) -> Object:
-    """Return what a DaemonSet says of its pods. One that says nothing of them is no answer of the API server's."""
+    """Return a DaemonSet's pod spec. Raises UnclearError for one without containers, which no API server returns."""
     pod = _object(_object(_object(daemon_set, "spec"), "template"), "spec")
     if not _objects(pod, "containers"):
         raise UnclearError("its pods have no containers")
@@ -85,7 +81,7 @@ def _pod(daemon_set: Object) -> Object:
 
 
 def _selected(required: Any, name: str, labels: Object) -> bool:
-    """Tell whether one of the terms, of which each needs all of its requirements, selects the node."""
+    """Return whether a term selects the node: all requirements of the term are met."""
     if not isinstance(required, Mapping):
         raise UnclearError("its node affinity is no object")
     for term in _objects(required, "nodeSelectorTerms"):
@@ -94,7 +90,7 @@ def _selected(required: Any, name: str, labels: Object) -> bool:
             raise UnclearError("its node affinity asks for a field other than metadata.name")
         wanted = [*((each, labels) for each in expressions), *((each, {"metadata.name": name}) for each in fields)]
         if wanted and all(_meets(each, values) for each, values in wanted):
-            return True  # a term that asks for nothing selects nothing
+            return True  # a term without requirements selects nothing
     return False
 
 
@@ -119,7 +115,7 @@ def _compares(better: Callable[[int, int], bool]) -> Callable[[Any, list[Any]], 
 
 
 def _number(text: str) -> int | None:
-    """Return the number that Kubernetes reads in a text (Go's strconv.ParseInt), None where it reads none."""
+    """Return the number that Kubernetes parses from a text (Go's strconv.ParseInt), None if it is no number."""
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits.isascii() or not digits.isdigit() or len(digits) > _MOST_DIGITS:
         return None
@@ -137,7 +133,7 @@ _OPERATORS: Mapping[str, Callable[[Any, list[Any]], bool]] = {
 
 
 def _tolerates(toleration: Object, taint: Object) -> bool:
-    """Tell whether a toleration, for however long, covers a taint."""
+    """Return whether a toleration, for however long, covers a taint."""
     if toleration.get("effect") not in (None, "", taint.get("effect")):
         return False
     key, operator = toleration.get("key") or "", toleration.get("operator") or "Equal"
@@ -176,29 +172,29 @@ def _text(parent: Object, key: str) -> str:
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """What a run knows of itself and of the DaemonSet; kept while the run is asleep."""
+    """What a run knows of itself and of the DaemonSet; saved while the run is asleep."""
 
     bare: bool = False
-    """Nothing was installed on the node when the run started: whatever is installed now, this run installed."""
+    """Nothing was installed on the node when the run started: this run installed all that is there now."""
     held: bool = False
     """Nothing may be changed before the API server says that the DaemonSet wants the node."""
     wanted: bool = False
     """The API server has said so once, to this run."""
     namespace: bool = False
-    """The API server has shown the namespace to this run: a 403 for it is a change."""
+    """The API server has returned the namespace to this run: a 403 for it is a change."""
     accepted: tuple[str, ...] = ()
     """The identities (`Bearer.identity`) that the API server has accepted from this run."""
 
 
 _REFUSALS = (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN)
 DEFINITE = (*_REFUSALS, http.HTTPStatus.OK, http.HTTPStatus.NOT_FOUND)
-"""What an API server answers that is well; anything else is a failure that may pass."""
+"""Statuses of a healthy API server; any other status is a failure that may pass."""
 _ERROR = "Status"
-"""The kind of what the API server itself says of an error; what a proxy before it says proves nothing."""
+"""The kind of the API server's own error responses; a response of a proxy before it proves nothing."""
 
 
 class Asked(enum.StrEnum):
-    """The three objects that are asked for."""
+    """The three objects that are queried."""
 
     DAEMON_SET = "DaemonSet"
     NAMESPACE = "Namespace"
@@ -206,7 +202,7 @@ class Asked(enum.StrEnum):
 
 
 class Verdict(enum.StrEnum):
-    """What the answers come to."""
+    """The result of the responses."""
 
     WANTED = "wanted"
     UNWANTED = "not wanted"
@@ -222,14 +218,14 @@ class Finding(msgspec.Struct, frozen=True):
     why: str
 
 
-# --- what the answers come to ---
+# --- the verdict of the responses ---
 
 
 def judge(answers: Mapping[Asked, Answer], *, namespace: bool = False) -> Finding:
-    """Return what the answers mean. `namespace`: it could be looked at before.
+    """Return the verdict of the responses. `namespace`: the namespace could be read before.
 
-    Only what the API server says for certain counts as unwanted: what takes too long, fails, or is not understood, is
-    no reason to reload an engine.
+    Only a definite response of the API server counts as unwanted: a timeout, a failure, or a response that cannot be
+    parsed is no reason to reload an engine.
     """
     for asked, answer in answers.items():
         if gone := _gone(asked, answer):
@@ -250,30 +246,30 @@ def judge(answers: Mapping[Asked, Answer], *, namespace: bool = False) -> Findin
 
 
 def _alone(asked: Asked, answer: Answer, *, namespace: bool) -> Verdict:
-    """Return the verdict that follows from one answer alone, of those that do not say that the object is gone."""
+    """Return the verdict of one response alone, if it does not say that the object is gone."""
     if is_told(asked, answer):
         return Verdict.WANTED
     if is_refused(answer, http.HTTPStatus.UNAUTHORIZED):
         return Verdict.STRANGER
     if not is_refused(answer, http.HTTPStatus.FORBIDDEN):
         return Verdict.UNKNOWN
-    # many do not let the pod look at its namespace: the two others are enough. Where it could, the permission may have
-    # been deleted since the DaemonSet was asked for, with all of the namespace.
+    # many ServiceAccounts may not read the namespace: the other two objects suffice. If it could be read before, the
+    # permission may have been deleted since the query for the DaemonSet, together with the namespace.
     return Verdict.WANTED if asked is Asked.NAMESPACE and not namespace else Verdict.FORBIDDEN
 
 
 def is_told(asked: Asked, answer: Answer) -> bool:
-    """Tell whether the answer is the object that was asked for."""
+    """Return whether the response is the queried object."""
     return answer.status == http.HTTPStatus.OK and answer.kind == asked
 
 
 def is_refused(answer: Answer, status: http.HTTPStatus) -> bool:
-    """Tell whether the API server itself refuses with this status."""
+    """Return whether the API server itself refuses with this status."""
     return answer.status == status and answer.kind == _ERROR
 
 
 def accepted(answers: Collection[Answer]) -> frozenset[str]:
-    """Return the identities that the API server accepted: it said more of what was asked for than that it is 401."""
+    """Return the identities that the API server accepted: those with a response of its own other than 401."""
     return frozenset(
         answer.bearer.identity
         for answer in answers
@@ -287,7 +283,7 @@ def accepted(answers: Collection[Answer]) -> frozenset[str]:
 
 
 def _gone(asked: Asked, answer: Answer) -> str:
-    """Return in words that the object was or is being deleted; an empty text where it was not, or nobody can tell."""
+    """Return in words that the object is or is being deleted; an empty text if not, or if unknown."""
     metadata = answer.body.get("metadata")
     going = isinstance(metadata, Mapping) and metadata.get("deletionTimestamp") is not None
     if is_told(asked, answer) and going and asked is not Asked.NODE:
@@ -296,28 +292,28 @@ def _gone(asked: Asked, answer: Answer) -> str:
 
 
 def said(answer: Answer) -> str:
-    """Return an answer in words."""
+    """Return a response in words."""
     if answer.status is None:
         return f"no answer, {answer.words}"
     return f"HTTP {answer.status}{', ' if answer.words else ''}{answer.words}"
 
 
-# --- what follows for the node ---
+# --- its consequences for the node ---
 
 
 def must_hold(verdict: Verdict, *, bare: bool) -> bool:
-    """Tell whether a run whose first answers come to this changes nothing, until it is told that the node is wanted.
+    """Return whether a run with this first verdict changes nothing until the API server says that the node is wanted.
 
-    Who deletes the DaemonSet while its pod starts has often deleted what lets the pod ask before. An API server that
-    says nothing is another thing: a node that boots may have no network yet.
+    An administrator who deletes the DaemonSet while its pod starts has often deleted the pod's permission to query
+    before. An API server that does not answer is another case: a node that boots may have no network yet.
     """
     return verdict is Verdict.UNWANTED or (bare and verdict in (Verdict.STRANGER, Verdict.FORBIDDEN))
 
 
 def must_revert(verdict: Verdict, standing: Standing, *, deleted: bool) -> bool:
-    """Tell whether a run that is told to stop reverts what is installed.
+    """Return whether a run that is told to stop reverts the installation.
 
-    `deleted`: with a verdict of 401, that this is known to be a deletion (`doubt`, and time).
+    `deleted`: the verdict is 401, and that is known to mean a deletion (no doubt was found, and it has lasted).
     """
     if verdict in (Verdict.WANTED, Verdict.UNWANTED):
         return verdict is Verdict.UNWANTED
@@ -327,11 +323,11 @@ def must_revert(verdict: Verdict, standing: Standing, *, deleted: bool) -> bool:
 
 
 def doubt(refused: Answer, review: Answer, known: Collection[str], clock: float) -> str:
-    """Return why a 401 does not mean a deletion; an empty text where it does mean one, if it lasts.
+    """Return why a 401 does not mean a deletion; an empty text if it means one, provided that it lasts.
 
-    `refused` is the answer of 401, `review` what the API server then said to the SelfSubjectReview; `known` are the
-    identities that it accepted before, and `clock` is the node's time, in seconds since 1970. The server's own, from
-    its answers, counts as well: a token that is over on either of the two is.
+    `refused` is the 401 response, `review` the API server's next response to the SelfSubjectReview; `known` are the
+    identities that it accepted before, and `clock` is the node's time, in seconds since 1970. The server's time, from
+    its responses, counts as well: a token that has expired on either clock is expired.
     """
     if not is_refused(review, http.HTTPStatus.UNAUTHORIZED):
         return f"asked for whom it takes this pod, the API server says: {said(review)}"

@@ -1,9 +1,8 @@
-"""Whether the DaemonSet that this run's pod is of still wants the node: what `--cleanup auto` depends on.
+"""Queries whether the DaemonSet of this run's pod still wants the node: the basis of `--cleanup auto`.
 
-Whoever deletes the DaemonSet deletes its ServiceAccount, its permissions and its namespace in the same breath, in no
-order that could be relied on. So the API server is asked at the start, before anything is changed, and again until it
-has said once that the node is wanted; and it is asked when the run is told to stop. What follows from the answers is
-decided by `verdicts`.
+Deleting the DaemonSet usually deletes its ServiceAccount, permissions and namespace at the same time, in no reliable
+order. So the API server is queried at the start, before anything is changed, and again until it has said once that the
+node is wanted; and it is queried when the run is told to stop. `verdicts` decides what follows from the responses.
 """
 
 from __future__ import annotations
@@ -23,18 +22,19 @@ from toolkit_installer.node import signals
 from toolkit_installer.settings import ClusterSettings
 
 _START_SECONDS = 5.0
-"""How long may be asked at the start: the node is to be configured soon."""
+"""Limit of the queries at the start: the node is to be configured soon."""
 _SETTLING_SECONDS = 11.0
-"""How long may be asked at the end, and how long a 401 has to last before it is one for good.
+"""Limit of the queries at the end, and how long a 401 has to last before it counts as final.
 
 An API server goes on accepting a token for 10 s after it was deleted (k8s.io/kubernetes/pkg/kubeapiserver/options,
-TokenSuccessCacheTTL), and one of several may know for a moment less than the others. What is left of a pod's 30 s, if
-nobody gave it more, is for the cleanup."""
+TokenSuccessCacheTTL), and one of several may know for a moment less than the others. The rest of a pod's 30 s, its
+default, is for the cleanup.
+"""
 _LEAVE_SECONDS = 30.0
-"""How long may be asked in all: a 401 that comes late has to last as well."""
+"""Limit of all queries at the end: a late 401 has to last as well."""
 _ONE_SECONDS = 5.0
 _LEAST_SECONDS = 1.0
-"""What a request may take at most and at least."""
+"""The least and the most seconds of a request."""
 _PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 4.0
 _STAYS = "the node stays configured"
@@ -43,7 +43,7 @@ _HINT = "the ServiceAccount needs get on this DaemonSet, on this namespace and o
 
 
 class Question:
-    """Asks at the start, until somebody has answered, and at the end; `standing` is to be remembered in between."""
+    """The query at the start, until it is answered, and at the end; `standing` is to be saved in between."""
 
     def __init__(self, cluster: ClusterSettings) -> None:
         self._cluster = cluster
@@ -51,10 +51,10 @@ class Question:
         self.standing = Standing()
 
     def recall(self, standing: Standing, answered: Collection[str]) -> None:
-        """Restore what a run knew before it slept.
+        """Restore the state that a run saved before it slept.
 
-        `answered`: the objects that, to an older package, the API server had answered for. It did not record the
-        identity that asked: the one that the pod's token names now.
+        `answered`: the objects that, by an older package, the API server had returned. That package did not save the
+        identity that queried, so the identity that the pod's token names now is used.
         """
         self.standing = msgspec.structs.replace(standing, namespace=standing.namespace or Asked.NAMESPACE in answered)
         bearer = self._api.bearer() if answered and not standing.accepted else None
@@ -62,11 +62,11 @@ class Question:
             self.standing = msgspec.structs.replace(self.standing, accepted=(bearer.identity,))
 
     def ask_at_start(self, *, bare: bool) -> None:
-        """Ask, decide whether the node may be changed, and say what a cleanup would do now. Raises Stopped.
+        """Query whether the node may be changed, and log what a cleanup would do now. Raises Stopped.
 
         `bare`: nothing is installed on the node.
         """
-        # until there is an answer: whoever is told to stop meanwhile has changed nothing
+        # until there is a response: a run that is told to stop meanwhile has changed nothing
         self.standing = msgspec.structs.replace(self.standing, bare=bare, held=True)
         answers, found = self._asked()
         held = verdicts.must_hold(found.verdict, bare=bare)
@@ -74,7 +74,7 @@ class Question:
         self._say(answers, found)
 
     def ask_again(self, *, loudly: bool = False) -> None:
-        """Ask once more if the node was not said to be wanted so far; what is still so is said only if `loudly`.
+        """Query again until a verdict was "wanted"; an unchanged result is logged only if `loudly`.
 
         Raises Stopped.
         """
@@ -87,7 +87,7 @@ class Question:
             log.get().debug("The API server still does not say that the DaemonSet wants this node", why=found.why)
 
     def _asked(self) -> tuple[dict[Asked, Answer], Finding]:
-        """Ask for a short time, and remember what was answered."""
+        """Query for a short time, and save a verdict of wanted."""
         answers = self._round(time.monotonic() + _START_SECONDS, patient=True)
         found = self._judged(answers)
         if found.verdict is Verdict.WANTED:
@@ -126,7 +126,7 @@ class Question:
             )
 
     def unwanted(self) -> bool:
-        """Ask whether the node is to be cleaned up, and say what was found."""
+        """Return whether the node is to be cleaned up, and log why."""
         found, deleted = self._settled()
         about = {"daemonset": self._cluster.daemon_set, "node": self._cluster.node, "why": found.why}
         back = verdicts.must_revert(found.verdict, self.standing, deleted=deleted)
@@ -152,10 +152,10 @@ class Question:
         return back
 
     def _settled(self) -> tuple[Finding, bool]:
-        """Ask until the answer is certain or has lasted; return it, and whether a 401 is known to mean a deletion."""
+        """Query until the verdict is certain or has lasted; return it, and whether a 401 means a deletion."""
         began = time.monotonic()
         since: float | None = None
-        """The start of an unbroken series of 401s that nothing speaks against, None outside of one."""
+        """The start of an unbroken series of 401s without a doubt, None outside of a series."""
         pause = _PAUSE_SECONDS
         while True:
             enough = began + (_SETTLING_SECONDS if since is None else _LEAVE_SECONDS)
@@ -163,7 +163,7 @@ class Question:
             found = self._judged(answers)
             now = time.monotonic()
             if verdicts.accepted(answers.values()):
-                since = None  # also in a round that another answer leaves without a verdict
+                since = None  # also in a round that another response leaves without a verdict
             if found.verdict is Verdict.STRANGER:
                 refused = next(
                     each for each in answers.values() if verdicts.is_refused(each, http.HTTPStatus.UNAUTHORIZED)
@@ -173,7 +173,7 @@ class Question:
                 doubt = verdicts.doubt(refused, review, self.standing.accepted, time.time())
                 found = msgspec.structs.replace(found, why=f"{found.why}; {doubt}" if doubt else found.why)
                 since = None if doubt else since or now
-            elif found.verdict is not Verdict.UNKNOWN:  # who says nothing for a while takes nothing back
+            elif found.verdict is not Verdict.UNKNOWN:  # no response for a while reverts nothing
                 since = None
             if found.verdict in (Verdict.WANTED, Verdict.UNWANTED):
                 return found, False
@@ -186,9 +186,10 @@ class Question:
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
     def _round(self, deadline: float, *, patient: bool) -> dict[Asked, Answer]:
-        """Return what was answered; with `patient`, who says nothing is asked again until the deadline.
+        """Return the responses of one round.
 
-        The DaemonSet comes first: where it is gone or nobody answers, the others are not asked for.
+        With `patient`, a query without a definite response is repeated until the deadline. The DaemonSet comes first:
+        if it is gone or the server is silent, the other objects are not queried.
         """
         answers: dict[Asked, Answer] = {}
         for asked in Asked:
@@ -200,7 +201,7 @@ class Question:
         return answers
 
     def _judged(self, answers: Mapping[Asked, Answer]) -> Finding:
-        """Return what the answers mean, and remember whether the namespace could be looked at."""
+        """Return the verdict of the responses, and save whether the namespace could be read."""
         found = verdicts.judge(answers, namespace=self.standing.namespace)
         if Asked.NAMESPACE in answers and verdicts.is_told(Asked.NAMESPACE, answers[Asked.NAMESPACE]):
             self.standing = msgspec.structs.replace(self.standing, namespace=True)
@@ -224,7 +225,7 @@ class Question:
             signals.rest(_PAUSE_SECONDS)
 
     def _path(self, asked: Asked) -> str:
-        """Return where the API server has the object. Raises UnreadableError."""
+        """Return the object's path on the API server. Raises UnreadableError."""
         if asked is Asked.NODE:
             return f"/api/v1/nodes/{urllib.parse.quote(self._cluster.node, safe='')}"
         namespace = urllib.parse.quote(self._api.namespace(), safe="")

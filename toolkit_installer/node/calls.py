@@ -1,4 +1,4 @@
-"""The one seam: every system call that changes the node goes through `SystemCalls`.
+"""The system calls that change the node: all of them go through `SystemCalls`.
 
 Tests replace it to record the order of calls, to make one fail, or to die before or after one.
 """
@@ -38,11 +38,11 @@ class SystemCalls:
         return os.open(name, flags, mode, dir_fd=folder)
 
     def create_unnamed(self, mode: int, folder: int) -> int:
-        """Create a file that has no name yet, and return its descriptor. EOPNOTSUPP, EISDIR: not to be had here."""
+        """Create a file that has no name yet, and return its descriptor. EOPNOTSUPP, EISDIR: not supported here."""
         return os.open(".", os.O_RDWR | os.O_TMPFILE | os.O_CLOEXEC, mode, dir_fd=folder)
 
     def link(self, fd: int, name: str, folder: int) -> None:
-        """Give an open file without a name one, which must be free."""
+        """Give a name, which must be free, to an open file without one."""
         os.link(f"/proc/self/fd/{fd}", name, dst_dir_fd=folder, follow_symlinks=True)
 
     def open_or_create(self, name: str, mode: int, folder: int) -> int:
@@ -51,7 +51,7 @@ class SystemCalls:
         return os.open(name, flags, mode, dir_fd=folder)
 
     def write(self, fd: int, data: bytes | memoryview) -> int:
-        """Write some of `data`; return how many bytes were taken."""
+        """Write some of `data`; return the number of bytes written."""
         return os.write(fd, data)
 
     def truncate(self, fd: int, length: int) -> None:
@@ -59,11 +59,11 @@ class SystemCalls:
         os.ftruncate(fd, length)
 
     def clone(self, source: int, target: int) -> None:
-        """Let `target` share all blocks of `source` (reflink)."""
+        """Make `target` share all blocks of `source` (reflink)."""
         fcntl.ioctl(target, FICLONE, source)
 
     def copy_range(self, source: int, target: int, count: int) -> int:
-        """Let the kernel copy up to `count` bytes between two files; return how many it copied."""
+        """Have the kernel copy up to `count` bytes between two files; return the number of bytes copied."""
         return os.copy_file_range(source, target, count)
 
     def chmod(self, fd: int, mode: int) -> None:
@@ -91,11 +91,11 @@ class SystemCalls:
         os.rename(source, target, src_dir_fd=folder, dst_dir_fd=folder)
 
     def rename_new(self, source: str, target: str, folder: int) -> None:
-        """Rename within one folder to a name that must be free. EINVAL, ENOSYS: not to be had here."""
+        """Rename within one folder to a name that must be free. EINVAL, ENOSYS: not supported here."""
         _renameat2(source, target, folder, _NOREPLACE)
 
     def exchange(self, one: str, other: str, folder: int) -> None:
-        """Let two entries of one folder swap their names in one step. EINVAL, ENOSYS: not to be had here."""
+        """Swap the names of two entries of one folder atomically. EINVAL, ENOSYS: not supported here."""
         _renameat2(one, other, folder, _EXCHANGE)
 
     def unlink(self, name: str, folder: int) -> None:
@@ -107,14 +107,14 @@ class SystemCalls:
         os.symlink(target, name, dir_fd=folder)
 
     def signal(self, pidfd: int, number: signal.Signals) -> None:
-        """Send a signal to the process behind `pidfd`, and to no other that got its PID since."""
+        """Send a signal to the process behind `pidfd`, never to a later process with the same PID."""
         signal.pidfd_send_signal(pidfd, number)
 
     def restart_unit(self, command: list[str]) -> None:
-        """Mark the instant at which one of the node's programs is asked to restart a unit."""
+        """Mark the moment before a program of the node restarts a unit; does nothing itself."""
 
     def make_device_nodes(self, command: list[str]) -> None:
-        """Mark the instant at which one of the toolkit's programs is started to create device nodes."""
+        """Mark the moment before a program of the toolkit creates device nodes; does nothing itself."""
 
 
 def _renameat2(source: str, target: str, folder: int, flags: int) -> None:
@@ -129,7 +129,7 @@ def _renameat2(source: str, target: str, folder: int, flags: int) -> None:
 
 @functools.cache
 def _libc_renameat2() -> Callable[..., int] | None:
-    """Return the C library's renameat2, None where it is older (glibc before 2.28): Python has no name for it."""
+    """Return the C library's renameat2, or None if glibc is older than 2.28. Python does not wrap it."""
     found = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if found is not None:
         found.argtypes = (ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_uint)

@@ -1,8 +1,8 @@
-"""A program of the installer's own that stays, and answers one question after the other: a line each.
+"""A long-running helper program of the installer that answers requests one at a time, each with a line.
 
-It is started by the first question, and is over when this process ends or becomes another program: it reads the end of
-its input then, and is told so before (`end_all`), so that nobody inherits it. It may do nothing that has to be finished
-between two questions.
+The first request starts the program. It ends when this process ends or executes another program: its input is closed
+then, and `end_all` kills it before, so that the next program does not inherit it. Work that must be completed may not
+extend over two requests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _begun: set[Coprocess] = set()
 
 
 def end_all() -> None:
-    """End those that were started, as this process becomes another program, or ends."""
+    """Kill all running coprocesses, before this process ends or executes another program."""
     for each in list(_begun):
         each.end()
 
@@ -32,19 +32,19 @@ atexit.register(end_all)
 
 
 class Coprocess:
-    """The program that `command` starts, with the first word an absolute path."""
+    """The program that `command` starts; its first word is an absolute path."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self._start = Start(tuple(command), None, command[0], "/", ())
         self._child: Child | None = None
         self._owner = 0
-        """The process that started it: a fork of that one has a coprocess of its own."""
+        """PID of the process that started the child: a fork of that process starts its own."""
 
     def ask(self, question: bytes, seconds: float) -> bytes:
-        """Return the line that answers a question, which is a line with its end. Raises ProgramError, Stopped.
+        """Send a request, a line with its line end, and return the response line. Raises ProgramError, Stopped.
 
-        A program that does not answer in time is killed; the next question starts another. One that ended since it
-        answered last, or ends at this question, is started again once.
+        A program that does not respond in time is killed; the next request starts another. A program that ended since
+        its last response, or ends at this request, is restarted once.
         """
         with signals.polled():
             signals.heed()
@@ -61,16 +61,16 @@ class Coprocess:
     def end(self) -> None:
         """Kill the program, and wait for its end, unless it hangs in the kernel."""
         if self._stays():
-            assert self._child is not None  # noqa: S101  # it stays
+            assert self._child is not None  # noqa: S101  # it runs
             Watch(self._child, self._start.command, b"", 0.0).finish()
             self._forget()
 
     def _stays(self) -> bool:
-        """Tell whether there is one to be asked; forget one that ended, or that is another process's."""
+        """Return whether the child runs; forget a child that ended or that belongs to another process."""
         if self._child is None:
             return False
         if self._owner != os.getpid():
-            self._child.returncode = 0  # neither waited for nor asked about, when this object goes
+            self._child.returncode = 0  # so that Popen neither waits for it nor polls it when this object is deleted
         if self._child.poll() is None:
             return True
         self._forget()
@@ -81,9 +81,9 @@ class Coprocess:
         _begun.add(self)
 
     def _told(self, question: bytes, seconds: float) -> tuple[bytes | None, str]:
-        """Return the answer, None where the program ended without one, and what it said on its standard error."""
+        """Return the response, or None if the program ended without one, and its standard error."""
         child = self._child
-        assert child is not None  # noqa: S101  # it was begun
+        assert child is not None  # noqa: S101  # it was started
         turn = _Turn(child, self._start.command, question, seconds)
         try:
             return turn.line(), turn.errors
@@ -99,10 +99,10 @@ class Coprocess:
 
 
 class _Turn(Watch):
-    """One question, and the line that answers it: then the program is left as it is."""
+    """One request and its response line; the program keeps running afterwards."""
 
     def line(self) -> bytes | None:
-        """Return the answer, None where the program ended without one. Raises ProgramError, Stopped."""
+        """Return the response, or None if the program ended without one. Raises ProgramError, Stopped."""
         whole = False
         try:
             self._attend(time.monotonic() + self._seconds)
@@ -118,4 +118,4 @@ class _Turn(Watch):
         return self._output.endswith(b"\n")
 
     def _fed(self) -> None:
-        """Leave the program's input open: another question may come."""
+        """Leave the program's input open for the next request."""

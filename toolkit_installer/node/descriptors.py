@@ -1,4 +1,4 @@
-"""What a process has open: its files, the sockets that it has bound, and devices of a driver."""
+"""The open descriptors of processes: their files, the unix sockets that they have bound, and devices of a driver."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from toolkit_installer.node.processes import Process
 from toolkit_installer.node.root import Root
 
 _UNIX_FIELDS = 8
-"""Of a line about a socket that has a name."""
+"""Number of fields in a line of /proc/net/unix for a socket that has a name."""
 
 
 def bound(pid: int) -> list[str] | None:
-    """Return the names, in the process's own file system, of the unix sockets that it has bound; None if unknown.
+    """Return the paths of the unix sockets that the process has bound, None if unknown.
 
-    The kernel's list (proc_net_unix, in proc(5)) has the names as their owners chose them, line ends included: what is
-    no line of it is passed over.
+    The paths are those of the process's own file system. The kernel's list (proc_net_unix, in proc(5)) has them as
+    their owners chose them, line feeds included: lines that cannot be parsed are skipped.
     """
     try:
         with trust.pinned(pid) as folder:
@@ -40,9 +40,9 @@ def bound(pid: int) -> list[str] | None:
 
 
 def opened(process: Process) -> list[str]:
-    """Return the files that a process has open, as it calls them; nothing where that cannot be seen.
+    """Return the paths of the files that a process has open, as the process sees them; none if they cannot be read.
 
-    The descriptors are those of a process that is still the same, and so as much to be believed as the process is.
+    The descriptors are read through a pinned /proc/PID, so they can be trusted as much as the process.
     """
     try:
         with trust.pinned(process.pid) as folder:
@@ -53,9 +53,9 @@ def opened(process: Process) -> list[str]:
 
 
 def content(pid: int, name: str, limit: int) -> bytes | None:
-    """Return the first `limit` bytes of what a process has open under the name `name`, None where it has no such file.
+    """Return the first `limit` bytes of the file that a process has open as `name`, None if it has no such file open.
 
-    A process that is not to be believed has none.
+    None as well for an untrusted process.
     """
     try:
         with trust.pinned(pid) as folder:
@@ -68,12 +68,12 @@ def content(pid: int, name: str, limit: int) -> bytes | None:
                         with open(fd, "rb") as stream:
                             return stream.read(limit)
     except OSError:
-        return None  # it is gone
+        return None  # the process ended
     return None
 
 
 def _links(folder: int) -> Iterator[str]:
-    """Yield what the descriptors behind an open /proc/PID lead to, as proc_pid_fd(5) spells it. Raises OSError."""
+    """Yield the link targets of the descriptors behind an open /proc/PID (proc_pid_fd(5)). Raises OSError."""
     for number in os.listdir(f"/proc/self/fd/{folder}/fd"):
         with contextlib.suppress(OSError):  # closed meanwhile
             yield os.readlink(f"fd/{number}", dir_fd=folder)
@@ -86,15 +86,15 @@ _CHARACTER = "Character devices:"
 
 
 _MOST = 1_000_000
-"""Descriptors that are looked at, some seconds: each user may have that many, and more, in a container of their own."""
+"""Descriptors that are inspected at most, in some seconds: each user may have as many and more in a container."""
 
 
 _HEED = 4096
-"""Descriptors between two looks for a signal."""
+"""Descriptors between two checks for a signal."""
 
 
 class Users(msgspec.Struct, frozen=True):
-    """The PIDs of such processes, and how many processes could not be looked at."""
+    """PIDs of the processes that have a device open, and the number of processes that could not be inspected."""
 
     pids: tuple[int, ...] = ()
     unseen: int = 0
@@ -103,7 +103,7 @@ class Users(msgspec.Struct, frozen=True):
 def majors(driver: str, listed: str | None = None) -> frozenset[int]:
     """Return the major numbers of a driver's character devices: those whose name begins with `driver`.
 
-    `listed` is what proc(5) says of /proc/devices; None: it is read. Raises OSError.
+    `listed` is the content of /proc/devices (proc(5)); if None, the file is read. Raises OSError.
     """
     if listed is None:
         with open(_DEVICES, encoding="utf-8", errors="replace", newline="\n") as stream:
@@ -114,11 +114,11 @@ def majors(driver: str, listed: str | None = None) -> frozenset[int]:
 
 
 def in_containers(numbers: Collection[int], homes: Sequence[Root]) -> Users:
-    """Return the processes that have a device of one of these major numbers open, and no `/` of `homes`.
+    """Return the processes that have a device with one of these major numbers open and whose root is none of `homes`.
 
-    Those that were not looked at, as others have too much open, count as unseen. Raises Stopped.
+    Processes that are skipped because others have too many descriptors open count as unseen. Raises Stopped.
     """
-    if not numbers:  # no driver, no device: none can be open
+    if not numbers:  # without a driver, no device can be open
         return Users()
     own = [_identity(home.folder) for home in homes]
     pids, unseen, left = [], 0, _MOST
@@ -136,7 +136,7 @@ def in_containers(numbers: Collection[int], homes: Sequence[Root]) -> Users:
         except PermissionError:
             unseen += 1
         except OSError:
-            continue  # it ended meanwhile: it has nothing open
+            continue  # the process ended: it has nothing open
     return Users(tuple(pids), unseen)
 
 
@@ -146,10 +146,10 @@ def _identity(path: str) -> tuple[int, int]:
 
 
 def _has_open(pid: int, numbers: Collection[int], most: int) -> tuple[bool, int]:
-    """Tell whether a process has such a device open, and how many of its descriptors were looked at, `most` at most."""
+    """Return whether a process has such a device open, and how many descriptors were inspected, at most `most`."""
     place = f"/proc/{pid}/fd"
     count = 0
-    with os.scandir(place) as descriptors:  # one after the other: there may be a million
+    with os.scandir(place) as descriptors:  # one at a time: there may be a million
         for descriptor in descriptors:
             if count >= most:
                 break

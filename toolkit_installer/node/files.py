@@ -1,11 +1,11 @@
-"""Whether a file could be replaced, told without trying: what the kernel would refuse is known beforehand.
+"""Files of the node that others write too: replaced and removed only if they are unchanged since they were read.
 
-Files of the node that others write as well: replaced and removed only as they were read, at the very instant.
+A check before a rename leaves a moment in which another program can write a version that would then be lost. So the new
+version is exchanged with the present one, and the displaced version is compared with what was read: if it differs, the
+exchange is made again, backwards. A run that is killed in between leaves the displaced version, complete, next to the
+file, and `recover` restores it.
 
-A look before a rename leaves an instant in which somebody else's version can still come and be lost. So the new
-version is exchanged with the one that stands there, and what came out is compared with what was read: if it is
-something else, the exchange is made again, backwards. A run that is killed in between leaves what came out beside the
-file, whole, and `recover` puts it back.
+`obstacle` predicts, without trying, whether the kernel would refuse to replace a file.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _LONG = struct.Struct("l")
 
 
 def obstacle(root: Root, path: str) -> NodeError | None:
-    """Return what stands in the way of replacing, or creating, the file at the canonical `path`; None if nothing does.
+    """Return the error that replacing or creating the file at the canonical `path` would raise, None if none.
 
-    Raises NodeError where the node cannot be looked at.
+    Raises NodeError if the node cannot be inspected.
     """
     folder = os.path.dirname(path)
     while folder != "/" and not os.path.lexists(root.outside(folder)):
@@ -47,13 +47,13 @@ def obstacle(root: Root, path: str) -> NodeError | None:
 
 
 def _refusal(root: Root, folder: str, path: str) -> int:
-    """Return the errno that a rename onto `path` would end with, 0 if it would not."""
+    """Return the errno with which a rename onto `path` would fail, 0 if it would succeed."""
     place = root.for_writers(folder)
     if os.statvfs(place).f_flag & os.ST_RDONLY:
         return errno.EROFS
-    if _attributes(place):  # who may do everything is kept out by an attribute only
+    if _attributes(place):  # root is stopped by an attribute only
         return errno.EPERM
-    # who writes as root may do all that root may; who only looks may have been given less
+    # a process that writes as root may do all that root may; one that only inspects may have fewer capabilities
     may = (root.only_looks and os.geteuid() == 0) or os.access(place, os.W_OK | os.X_OK, effective_ids=True)
     if not may:
         return errno.EACCES
@@ -66,7 +66,7 @@ def _refusal(root: Root, folder: str, path: str) -> int:
 
 
 def _attributes(place: str) -> int:
-    """Return the attributes that keep a file or folder as it is, 0 where the file system has none."""
+    """Return the attributes that protect a file or folder from changes, 0 if the file system has none."""
     with Tolerated(*_NO_FLAGS), opened(place, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW) as fd:
         flags: int = _LONG.unpack(fcntl.ioctl(fd, _GETFLAGS, bytes(_LONG.size)))[0]
         return flags & (_IMMUTABLE | _APPEND_ONLY)
@@ -79,27 +79,28 @@ def _mount(place: str) -> int:
 
 
 SWAP_SUFFIX = ".toolkit-installer.swap"
-"""Ends the name under which a new version, complete, waits to be exchanged, and which the old one has afterwards."""
+"""Suffix of the name under which a complete new version waits for the exchange, and under which the old one is
+afterwards."""
 KEPT_SUFFIX = ".toolkit-installer.kept"
-"""Ends the name of a version that somebody else wrote, and that a newer version of theirs keeps from its place."""
+"""Suffix of another program's version that was not restored because a newer version of that program is in its place."""
 _TAKEN_AWAY = "a killed run had taken somebody else's version away"
 _PRIVATE = 0o600
-"""The mode of such a version outside of its folder, as nothing is known of who may read it there."""
+"""Mode of such a version outside its folder, where its intended readers are unknown."""
 
 
 class ChangedMeanwhileError(InstallerError):
-    """Somebody else changed a file after it was read and before it was replaced. Read and plan again."""
+    """Another program changed a file between its reading and its replacement: read it and plan again."""
 
     exit_code = ExitCode.BAD_CONFIGURATION
 
     @classmethod
     def of(cls, path: str) -> ChangedMeanwhileError:
-        """Say which file it was."""
+        """Return the error for the file at `path`."""
         return cls("somebody else changed it meanwhile", path=path, hint="it is read again")
 
 
 class Recovered(enum.StrEnum):
-    """What was done about a version that a killed run left beside a file."""
+    """What `recover` did with a version that a killed run left next to a file."""
 
     NOTHING = "nothing was left"
     REMOVED = "removed what a killed run had replaced or not yet put in place"
@@ -109,13 +110,13 @@ class Recovered(enum.StrEnum):
 
 
 class Files(Writer):
-    """The files beneath one root, to be read and changed."""
+    """Reads and changes the files beneath one root."""
 
     def replace(self, path: str, content: bytes, metadata: Metadata, expected: Found | None) -> None:
         """Make the canonical `path` a file with this content and metadata, atomically and durably.
 
-        `expected` is what was read there (None: nothing was there).
-        Raises ChangedMeanwhileError if something else is there now, which stays; NodeError, ConfigurationError.
+        `expected` is what was read there (None: there was no file). Raises ChangedMeanwhileError if the path has
+        changed since, and leaves it as it is; NodeError, ConfigurationError.
         """
 
         def place(folder: int, temporary: str, name: str, fd: int) -> None:
@@ -131,14 +132,14 @@ class Files(Writer):
         self._put(path, lambda fd: self._write_all(fd, content), metadata, place)
 
     def remove_expected(self, expected: Found) -> None:
-        """Remove the file that was read, durably; nothing there is fine.
+        """Remove the file that was read, durably; it is no error if it is absent.
 
-        Raises ChangedMeanwhileError when something else is there, which stays; NodeError.
+        Raises ChangedMeanwhileError if the path has changed since, and leaves it as it is; NodeError.
         """
         path = expected.path
         with (
             attempt("remove it", path),
-            contextlib.suppress(FileNotFoundError),  # it, or its folder, went meanwhile
+            contextlib.suppress(FileNotFoundError),  # the file or its folder was removed meanwhile
             self.root.parent(path) as (folder, name),
         ):
             if not entry_exists(folder, name):
@@ -157,10 +158,11 @@ class Files(Writer):
             self.calls.fsync(folder)
 
     def recover(self, path: str, ours: Container[str], quarantine: str | None = None) -> Recovered:
-        """Tidy up after a run that was killed while it replaced or removed the canonical `path`.
+        """Clean up after a run that was killed while it replaced or removed the canonical `path`.
 
-        `ours`: the SHA-256, in hex, of every version that may be thrown away. `quarantine`: the folder for somebody
-        else's version, where an engine reads every file in the folder of `path`. Raises NodeError, ConfigurationError.
+        `ours`: the SHA-256 digests, in hex, of all versions that may be deleted. `quarantine`: the folder for another
+        program's version, for an engine that reads every file in the folder of `path`. Raises NodeError,
+        ConfigurationError.
         """
         self.sweep(path)
         folder, name = os.path.split(path)
@@ -178,16 +180,16 @@ class Files(Writer):
             return self._put_back(open_folder, name, present, ours)
 
     def _quarantine(self, swap: str, name: str, folder: str) -> None:
-        """Move somebody else's version to another folder, maybe on another file system, under a name of its own."""
+        """Move another program's version to another folder, maybe on another file system, under a name of its own."""
         found = self.read_file(swap)
         if found is not None:
             target = os.path.join(folder, f"{name}.{_digest(found)[:12]}{KEPT_SUFFIX}")
-            if self.own_status(target) is None:  # else a run was killed when it had just been saved
+            if self.own_status(target) is None:  # else a run was killed just after it had saved the version
                 self.replace(target, found.content, own_metadata(_PRIVATE), None)
             self.remove(swap)
 
     def _put_back(self, folder: int, name: str, present: Found | None, ours: Container[str]) -> Recovered:
-        """Rename a displaced version back, or to a name beside it where somebody else's newer version stands."""
+        """Rename a displaced version back, or to a name next to it if another program's newer version is there."""
         recovered = Recovered.RETURNED
         if present is None:
             self._rename_new(swap_name(name), name, folder)
@@ -200,13 +202,13 @@ class Files(Writer):
         return recovered
 
     def _exchange(self, folder: int, temporary: str, name: str, fd: int, expected: Found) -> None:
-        """Put the new version in the old one's place, if the old one is still what was read."""
+        """Put the new version in place of the old one if the old one is still what was read."""
         swap = swap_name(name)
         new = _state(os.fstat(fd))
-        # whatever has this name is whole: a half-written version is never taken for one that was displaced
+        # a file with this name is complete: a half-written version is never mistaken for a displaced one
         self._rename_new(temporary, swap, folder)
         if _state(os.stat(swap, dir_fd=folder, follow_symlinks=False)) != new:
-            # a run with another install folder prepared its own version under the same name: it may be half written
+            # a run with another install folder prepared its version under the same name: it may be half written
             self._discard(swap, folder)
             raise ChangedMeanwhileError.of(expected.path)
         try:
@@ -224,7 +226,7 @@ class Files(Writer):
         self.calls.unlink(swap, folder)
 
     def _exchange_back(self, folder: int, swap: str, name: str, new: tuple[int, ...]) -> None:
-        """Exchange again until our `new` version is the one displaced: any other is somebody's newer one, and stays."""
+        """Exchange again until our `new` version is displaced: any other is another program's newer one, and stays."""
         superseded = new
         while True:
             held = _state(os.stat(swap, dir_fd=folder, follow_symlinks=False))
@@ -239,7 +241,7 @@ class Files(Writer):
             superseded = held
 
     def _require_displaced(self, folder: int, swap: str, expected: Found, back: Callable[[], None]) -> None:
-        """Raise ChangedMeanwhileError, once `back` has been done, unless what came out is what was read."""
+        """Call `back` and raise ChangedMeanwhileError unless the displaced file is what was read."""
         try:
             regular = stat.S_ISREG(os.stat(swap, dir_fd=folder, follow_symlinks=False).st_mode)
             came_out = self.read_file(os.path.join(os.path.dirname(expected.path), swap)) if regular else None
@@ -252,12 +254,12 @@ class Files(Writer):
 
 
 def swap_name(name: str) -> str:
-    """Return the name at which `name` is exchanged, in the same folder."""
+    """Return the name in the same folder through which `name` is exchanged."""
     return f".{name}{SWAP_SUFFIX}"
 
 
 def _state(status: os.stat_result) -> tuple[int, ...]:
-    """Return what tells a version from others, and a rename does not change."""
+    """Return the fields that identify a version of a file and that a rename does not change."""
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 

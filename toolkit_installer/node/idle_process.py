@@ -1,14 +1,14 @@
-"""Starts the idle process, which idling.py is. It is imported there: the text of a script is compiled at each start.
+"""Starts the idle process, which is implemented in idling.py.
 
-python -I -S idle_process.py FD
+    python -I -S idle_process.py FD
 
-A process that has compiled it keeps a tenth more memory, for months. `FD` is what idling.py says. Where there is
-bytecode of this script, that is run in its place.
+`FD` is described in idling.py. That is imported because Python compiles the text of a script at each start, and a
+process that has compiled it uses a tenth more memory, for months. If this script has bytecode, that is run instead.
 """
 
 import sys
 
 if __name__ == "__main__":
-    # this folder, which -I leaves away; the bytecode's is one further in
+    # the folder of this script, which -I leaves out; the bytecode's is one level deeper
     sys.path.insert(0, __file__.rpartition("/")[0].removesuffix("/__pycache__"))
     __import__("idling").main()

@@ -1,60 +1,61 @@
-"""The idle process: waits for a signal, or for a managed file to change, then becomes the installer again.
+"""The idle process: waits for a signal or a change of a managed file, then executes the installer again.
 
-It runs for months, so it is a program of its own: the standard library's built-in modules and nothing else, but for
-`_socket` where an engine is asked whether it answers.
+It runs for months, so it is a program of its own that imports only built-in modules of the standard library, and
+`_socket` if an engine is probed.
 
     python -I -S idle_process.py FD
 
-`FD` is a memory file with NUL-separated fields: what the installer wants to remember, seconds between looks at the
-files, seconds until it is to be woken in any case (empty: never), the number of words of the command to become, these
-words, and per watched file the event that its change is, its path, and its identity as `identity` gives it. Then an
-empty field, a file that the command needs (empty: none), a file that another command needs, and that command's words:
-it is taken where the first cannot be.
+`FD` is a memory file with NUL-separated fields: the installer's saved state, seconds between two checks of the files,
+seconds until a wake-up in any case (empty: never), the number of words of the command to execute, these words, and per
+watched file its event, its path, and its identity as returned by `identity`. Then an empty field, a file that the
+command needs (empty: none), a file that an alternative command needs, and the words of the alternative command, which
+is executed if the first cannot be.
 
-The order of the fields stays, as does what the packages before wrote: the one that reads may be newer, or older.
+The order of the fields never changes, and neither do the formats of older packages: the reader may be newer or older
+than the writer.
 """
 
-# signal's own, without the classes that it makes of the numbers: they, and all of enum, were a sixth of the memory
+# signal's C module, without the classes that signal makes of the numbers: with enum, they took a sixth of the memory
 import _signal as signal  # type: ignore[import-not-found]
-import posix as os  # the calls alone: what os has around them was a fourteenth of the memory
+import posix as os  # the system calls only: what os adds to them took a fourteenth of the memory
 import sys
 import time
 
 RESUME = "TOOLKIT_INSTALLER_RESUME"
-"""The variable that tells the installer what it was woken for: `FD:EVENT`, several separated by commas."""
+"""Environment variable that tells the installer why it was woken: `FD:EVENT`, several events separated by commas."""
 
 DRIFT = "DRIFT"
-"""A managed file was changed."""
+"""A managed file changed."""
 ENGINE = "ENGINE"
 """An engine was started or stopped."""
 SILENT = "SILENT"
-"""An engine runs, and did not answer."""
+"""An engine runs but did not respond."""
 DRIVER = "DRIVER"
-"""The driver came, went, or was replaced."""
+"""The driver appeared, disappeared or was replaced."""
 GPU = "GPU"
-"""A device came or went on a node that showed no GPU."""
+"""A device appeared or disappeared on a node that showed no GPU."""
 BUSY = "BUSY"
-"""What keeps an engine from being reloaded may have ended."""
+"""The reason for which an engine was not reloaded may be gone."""
 CHILD = "CHILD"
-"""A process beside the run ended, or has something to say."""
+"""A child process of the run ended, or has output."""
 LATER = "LATER"
-"""The time has come to find out again what was not known."""
+"""It is time to inspect the node again, as something was unknown."""
 STOPPING = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "SIGINT", signal.SIGQUIT: "SIGQUIT"}
 SIGNALS = STOPPING | {signal.SIGHUP: "SIGHUP"}
-"""Their names, which an event is told by."""
+"""The names of the signals, which are their events."""
 ASKED = "?"
-"""What the path of a socket ends with where it is watched whether anybody answers there."""
+"""Suffix of a socket's path for which the idle process probes whether an engine responds there."""
 ANSWERS = "answers"
 _GREETING = b"GET /_ping HTTP/1.0\r\nHost: it\r\n\r\n"
-"""docker and CRI-O answer it, and a containerd greets whoever comes (HTTP/2, RFC 9113, 3.4)."""
+"""docker and CRI-O respond to it; containerd greets every client (HTTP/2, RFC 9113, 3.4)."""
 _ANSWER_SECONDS = 2.0
-"""What an engine gets for a word. A signal waits meanwhile."""
+"""Time limit for an engine's response. Signals wait meanwhile."""
 _SETTLE_SECONDS = 1.0
-"""How long after a change in a watched folder its files are looked at: whoever writes there writes more than one, and
-one that never stops costs one look a second."""
+"""Delay between a change in a watched folder and the check of its files: most writers write more than one, and a writer
+that never stops costs one check a second."""
 LIMIT = 1 << 24
 _SHORTEST = 1e-6
-"""Seconds. Of none a timer makes an endless wait."""
+"""Seconds. A timer of zero would wait forever."""
 _UNUSABLE = 3
 """ExitCode.BAD_CONFIGURATION, which is not imported here."""
 
@@ -62,8 +63,8 @@ _UNUSABLE = 3
 def identity(path: str) -> str:
     """Return a text that changes with every write to, or replacement of, the file.
 
-    Of a folder, whose path ends in a slash, it is the names in it: a sysfs tells no time of their change. Of a socket
-    that is ASKED it is whether anybody answers.
+    For a folder, whose path ends in a slash, it is the names in it: sysfs records no time of their change. For a path
+    with the suffix ASKED it is whether an engine responds on the socket.
     """
     try:
         if path.endswith(ASKED):
@@ -77,15 +78,15 @@ def identity(path: str) -> str:
 
 
 def _answers(path: str) -> bool:
-    """Tell whether whoever serves a socket says anything. Raises OSError."""
-    import _socket as sockets  # noqa: PLC0415  # where nothing is asked, it is memory that nobody has
+    """Return whether the server of a socket sends anything. Raises OSError."""
+    import _socket as sockets  # noqa: PLC0415  # saves its memory where nothing is probed
 
     folder, _, name = path.rpartition("/")
     fd = os.open(folder or "/", os.O_PATH | os.O_CLOEXEC)
     connection = sockets.socket(sockets.AF_UNIX, sockets.SOCK_STREAM)
     try:
         connection.settimeout(_ANSWER_SECONDS)
-        connection.connect(f"/proc/self/fd/{fd}/{name}")  # a socket's path has 107 bytes at most
+        connection.connect(f"/proc/self/fd/{fd}/{name}")  # a socket's path is limited to 107 bytes
         connection.send(_GREETING)
         return bool(connection.recv(1))
     finally:
@@ -94,15 +95,15 @@ def _answers(path: str) -> bool:
 
 
 def wait(seconds: float, later: float | None, watched: list[tuple[str, str, str]]) -> str:
-    """Return the name of the signal that came, or the events of what changed, or LATER.
+    """Return the name of the received signal, the events of the changed files, or LATER.
 
-    `watched`, if any, are looked at every `seconds`, and soon after the kernel reports a change in one of their
+    The entries of `watched` are checked every `seconds`, and soon after the kernel reports a change in one of their
     folders (SIGIO, `wait._notified`); LATER comes after `later` seconds (None: never).
     """
     began = looked = time.monotonic()
     settles = False
     if any(path.endswith(ASKED) for _, path, _ in watched):
-        import _socket  # noqa: F401, PLC0415  # at the first look, its file may be gone
+        import _socket  # noqa: F401, PLC0415  # at the first probe, its file may be gone
     while True:
         now = time.monotonic()
         pauses = [max(0.0, looked + seconds - now)] if watched else []
@@ -114,11 +115,11 @@ def wait(seconds: float, later: float | None, watched: list[tuple[str, str, str]
         if number == signal.SIGIO:
             settles = True
             continue
-        if number:  # nothing that changed meanwhile is to be forgotten over it
+        if number:  # changes of files in the meantime are reported as well
             return ",".join(sorted({CHILD} | _changed(watched, asked=False)))
         changed = _changed(watched, asked=False)
         if not changed and watched and time.monotonic() >= looked + seconds:
-            # an engine that somebody stopped is not asked: systemd would start it for that
+            # a stopped engine is not probed: systemd would start it for the connection
             changed, looked = _changed(watched, asked=True), time.monotonic()
         if changed:
             return ",".join(sorted(changed))
@@ -128,18 +129,18 @@ def wait(seconds: float, later: float | None, watched: list[tuple[str, str, str]
 
 
 def _changed(watched: list[tuple[str, str, str]], *, asked: bool) -> set[str]:
-    """Return the events of what changed, of the sockets that are asked or of all else."""
+    """Return the events of the changed entries: those of probed sockets, or those of everything else."""
     return {event for event, path, known in watched if path.endswith(ASKED) is asked and identity(path) != known}
 
 
 def signal_within(seconds: float | None, *, folders: bool = False) -> int:
-    """Wait for a signal, for so many seconds at most (None: as long as it takes); return its number, 0 for none.
+    """Wait up to `seconds` (None: without limit) for a signal; return its number, 0 if none came.
 
-    `folders`: a change in a watched folder counts as one.
+    With `folders`, a change in a watched folder counts as a signal.
 
-    Not by sigtimedwait: where the process is stopped meanwhile and goes on when the time is over, Python tells of any
-    signal at all, of what happens to be in its memory. The time's end is a signal as well, and this process has no
-    other thread that could get it.
+    sigtimedwait is not used: if the process is stopped meanwhile and continues after the time is over, Python reports
+    an arbitrary signal from uninitialized memory. The end of the time is a signal as well, and this process has no
+    other thread that could receive it.
     """
     awaited = _awaited(folders=folders)
     if seconds is None:
@@ -147,7 +148,7 @@ def signal_within(seconds: float | None, *, folders: bool = False) -> int:
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
     signal.setitimer(signal.ITIMER_REAL, max(seconds, _SHORTEST))
     number = signal.sigwaitinfo((*awaited, signal.SIGALRM)).si_signo
-    # both outlive the exec of another program, which knows nothing of them
+    # the timer and the pending signal survive the exec of another program, which does not expect them
     signal.setitimer(signal.ITIMER_REAL, 0)
     if signal.SIGALRM in signal.sigpending():
         signal.sigwaitinfo([signal.SIGALRM])
@@ -156,20 +157,20 @@ def signal_within(seconds: float | None, *, folders: bool = False) -> int:
 
 
 def _awaited(*, folders: bool) -> tuple[int, ...]:
-    """Return the signals that are waited for: those of children and of folders where the run holds them back."""
+    """Return the signals to wait for: those of children and of folders only if the run has blocked them."""
     held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     more = (signal.SIGCHLD, signal.SIGIO) if folders else (signal.SIGCHLD,)
     return (*SIGNALS, *(number for number in more if number in held))
 
 
 class Told:
-    """The state's fields, as this package or an older one wrote them."""
+    """The fields of the saved state, as written by this package or an older one."""
 
     def __init__(self, fields: list[str]) -> None:
         """Parse the fields."""
         if fields[3].isdigit():
             size, head = 3, fields[1:4]
-        else:  # of the first packages: no time at which to be woken in any case, and drift is the only event
+        else:  # the first packages have no time of a wake-up in any case, and DRIFT is their only event
             size, head = 2, [fields[1], "", fields[2]]
         self.seconds = float(head[0] or 0.0)
         self.later = float(head[1]) if head[1] else None
@@ -181,14 +182,14 @@ class Told:
             event, path, known = rest[:3] if size == 3 else (DRIFT, *rest[:2])  # noqa: PLR2004  # event, path, identity
             self.watched.append((event, path, known))
             rest = rest[size:]
-        if not head[0]:  # nothing is to be looked at
+        if not head[0]:  # no files are to be checked
             self.watched = []
-        need, other_need, *other = rest[1:] if len(rest) > 2 else ["", ""]  # noqa: PLR2004  # the empty one, and two
+        need, other_need, *other = rest[1:] if len(rest) > 2 else ["", ""]  # noqa: PLR2004  # empty field, two files
         self.commands = [(need, command), *([(other_need, other)] if other else [])]
 
 
 def become(commands: list[tuple[str, list[str]]]) -> str:
-    """Execute the first command that can be; return in words why none could."""
+    """Execute the first command that can be executed; return the reasons why none could."""
     reasons = []
     for need, command in commands:
         try:
@@ -205,14 +206,14 @@ def say(line: str) -> None:
     try:
         os.write(2, line.encode("utf-8", "surrogateescape"))
     except OSError:
-        return  # nobody listens any more, which is no reason not to go on
+        return  # stderr has no reader any more, which is no reason to stop
 
 
 def main() -> None:
     """Wait, then execute the installer with the same arguments, locks and PID.
 
     If the installer's files are gone, a signal to stop ends the process with an exit code that says so; any other event
-    is dropped, as the files may be back at the next one.
+    is dropped, because the files may be back at the next one.
     """
     fd = int(sys.argv[1])
     told = Told(os.pread(fd, LIMIT, 0).decode("utf-8", "surrogateescape").split("\0"))

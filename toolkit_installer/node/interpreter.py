@@ -1,9 +1,9 @@
-"""The program's own Python, started again by real paths, whatever has become of the links that led to it.
+"""Runs the program's own Python again by real paths, even if the symlinks that led to it are gone.
 
     python -I -S interpreter.py MODULE:FUNCTION NAME COUNT PATH... ARGUMENT...
 
-calls the function with `NAME ARGUMENT...` as its command line, and the COUNT paths as where modules are looked for. A
-virtual environment's own interpreter, and the scripts beside it, are needed no more: they may be gone by then.
+calls the function with `NAME ARGUMENT...` as its command line and the COUNT paths as the module search path. A virtual
+environment's own interpreter and scripts are no longer needed: they may be gone by then.
 """
 
 from __future__ import annotations
@@ -13,31 +13,31 @@ import os
 import sys
 
 _UNUSABLE = 3
-"""ExitCode.BAD_CONFIGURATION, which cannot be imported where nothing can."""
+"""ExitCode.BAD_CONFIGURATION, not imported: this script has to work when no import does."""
 _PACKAGE_AT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 _THIS = os.path.realpath(__file__)
 _PATH = tuple(dict.fromkeys(os.path.realpath(entry) for entry in (*sys.path, _PACKAGE_AT)))
-"""All of these are looked at when the program starts: a link may be switched while it works."""
+"""All paths are resolved when the program starts: a symlink may be switched while it runs."""
 _BASE = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
 _PYTHON = _BASE if os.access(_BASE, os.X_OK) else sys.executable
 """The interpreter behind a virtual environment's, by its real path."""
 
 
 def isolated(script: str, *arguments: str) -> list[str]:
-    """Return the words that run a script with the interpreter alone: no packages, no variables, no user's files.
+    """Return the command that runs a script in isolation: without packages, environment variables and the user's files.
 
-    The encoding of file names stays what it is here, as they are handed over as text.
+    The encoding of file names stays what it is here, because they are passed as text.
     """
     flags = [f"-Xutf8={sys.flags.utf8_mode}", *(["-B"] if sys.dont_write_bytecode else [])]
     return [_PYTHON, "-I", "-S", *flags, script, *arguments]
 
 
 def compiled(script: str) -> str:
-    """Return what is run in place of a script: its bytecode, or the script itself where there is none that can be run.
+    """Return the path of a script's bytecode, or the script itself if it has no bytecode for this Python.
 
-    Who runs the script has it compiled, and the compiler stays in the memory of a process that does next to nothing.
+    Running a script compiles it, and the compiler then stays in the memory of a process that does next to nothing.
     """
-    import importlib.util  # noqa: PLC0415  # of what falls asleep, and of nothing else
+    import importlib.util  # noqa: PLC0415  # only a process that becomes idle needs it
 
     bytecode = importlib.util.cache_from_source(script)
     try:
@@ -49,12 +49,12 @@ def compiled(script: str) -> str:
 
 
 def calling(function: str, name: str, *arguments: str) -> list[str]:
-    """Return the words that call a function (`module:function`) of this package in a program of its own."""
+    """Return the command that calls a function (`module:function`) of this package in a process of its own."""
     return isolated(_THIS, function, name, str(len(_PATH)), *_PATH, *arguments)
 
 
 def needed(command: list[str]) -> str:
-    """Return the script that a Python is told to run, empty where its command names none by a path."""
+    """Return the script that a Python command runs, empty if it names none by a path."""
     word = next((word for word in command[1:] if not word.startswith("-")), "")
     return word if "/" in word else ""
 
@@ -66,7 +66,7 @@ def _main() -> int:
     module, _, attribute = function.partition(":")
     try:
         return int(getattr(importlib.import_module(module), attribute)())
-    except (ImportError, AttributeError) as error:  # of the package's modules: what is called lets none of these out
+    except (ImportError, AttributeError) as error:  # of the package's modules: the called function lets neither out
         print(  # noqa: T201  # there is no log yet
             f"{name} cannot be started again, as it is not whole any more: {error}; install it again, then run "
             "`toolkit-installer uninstall`, if the node is to be given back",

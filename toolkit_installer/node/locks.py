@@ -1,9 +1,8 @@
-"""Who holds a flock on an open file: whoever could open it for reading can, so not every holder counts.
+"""Locks that allow one instance at a time: the PID file, the lock next to the receipt, and their holders.
 
-The kernel's list (proc_locks(5)) names who took a lock. That process may have ended and left it to another, and its PID
-may be somebody else's by now: so a holder is who has the file open, with the lock on it (proc_pid_fdinfo(5)).
-
-One instance at a time: the PID file and the lock beside the receipt.
+A process that can open a file for reading can take a flock on it, so not every holder counts (trust.py). The kernel's
+list (proc_locks(5)) names the process that took a lock. That process may have ended and left the lock to another, and
+its PID may have been reused: so a holder is a process that has the file open with the lock on it (proc_pid_fdinfo(5)).
 """
 
 from __future__ import annotations
@@ -29,10 +28,10 @@ _LOCKED = "FLOCK"
 
 
 def believed(fd: int, said: int | None) -> int | None:
-    """Return the PID of a process that we believe and that holds a flock on the open file; None if there is none.
+    """Return the PID of a trusted process that holds a flock on the open file, None if there is none.
 
-    `said`: the PID that the file names. That process needs a lock on any file of this inode number, as some file
-    systems (overlayfs, btrfs) show another device to stat(2) than in the list. Raises NodeError.
+    `said`: the PID that the file contains. That process needs a lock on any file with this inode number, because some
+    file systems (overlayfs, btrfs) report another device to stat(2) than in the list. Raises NodeError.
     """
     takers = _takers(fd)
     places = {pid for pid, exact in takers.items() if exact}
@@ -47,21 +46,21 @@ def believed(fd: int, said: int | None) -> int | None:
 
 
 def foreign_holder(fd: int) -> str | None:
-    """Return in words which stranger, who is no instance, holds a flock on the open file; None if none is seen to.
+    """Return a description of an untrusted process that holds a flock on the open file, None if none is found.
 
     Raises NodeError.
     """
     if not any(_takers(fd).values()):
-        return None  # taken in another PID namespace: nothing is known of who did
+        return None  # taken in another PID namespace: the process is unknown
     strangers = (pid for pid in _with_lock(fd) if trust.standing(pid) is Standing.STRANGER)
     return next((f"PID {pid} of user {tuple(sorted(trust.users_of(pid)))}" for pid in strangers), None)
 
 
 def is_ending(fd: int) -> bool:
-    """Tell whether a flock on the open file is that of a process which ends, and nobody else's.
+    """Return whether a process that is ending, and no other process, holds a flock on the open file.
 
-    The kernel takes the memory from such a process first, then all descriptors, and lets go of their locks after that;
-    on a busy node it may be put aside at any of these. Raises NodeError.
+    The kernel first takes the memory from such a process, then all descriptors, and releases their locks after that; on
+    a busy node it may be suspended in between. Raises NodeError.
     """
     takers = [pid for pid, exact in _takers(fd).items() if exact]
     return any(_is_at_its_end(pid) for pid in takers) and all(trust.is_ending(pid) for pid in _with_lock(fd))
@@ -73,11 +72,11 @@ def _is_at_its_end(pid: int) -> bool:
     try:
         return not os.listdir(f"/proc/{pid}/fd")
     except OSError:
-        return False  # it is gone, and its lock as well; or it may not be looked at
+        return False  # the process and its lock are gone, or it may not be inspected
 
 
 def _takers(fd: int) -> dict[int, bool]:
-    """Return who took a flock on a file of this number, and whether it is said to be on this very device."""
+    """Return the PIDs that took a flock on a file with this inode number, and whether the device is the same too."""
     status = os.fstat(fd)
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     with attempt("read it", _LOCKS), open(_LOCKS, encoding="ascii", newline="\n") as lines:
@@ -86,7 +85,7 @@ def _takers(fd: int) -> dict[int, bool]:
 
 
 def _with_lock(fd: int) -> Iterator[int]:
-    """Yield the processes that have the file open with a flock on it, as far as they can be looked at."""
+    """Yield the processes that have the file open with a flock on it, as far as they can be inspected."""
     for name in os.listdir("/proc"):
         if not name.isdecimal():
             continue
@@ -103,7 +102,7 @@ def _with_lock(fd: int) -> Iterator[int]:
 
 
 def _descriptors(pid: int, fd: int) -> Iterator[str]:
-    """Yield the numbers under which a process has the file open."""
+    """Yield the descriptor numbers under which a process has the file open."""
     ours = os.fstat(fd)
     with contextlib.suppress(OSError):
         for number in os.listdir(f"/proc/{pid}/fd"):
@@ -115,24 +114,24 @@ def _descriptors(pid: int, fd: int) -> Iterator[str]:
 _PID_LIMIT = 64
 """Bytes; no PID is longer."""
 _PID_MODE = 0o600
-"""Nobody else may open it: whoever could would lock it as well, and be taken for an instance."""
+"""No other user may open the file: a process that could would lock it as well, and be taken for an instance."""
 _PRIVATE = 0o700
 _REPLACEMENTS = 100
 _ATTEMPTS = 10
-"""How often the PID file's folder is made anew because another run, too, makes or removes it just then."""
+"""How often the PID file's folder is created again because another run creates or removes it at the same time."""
 
 _INTERPRETER = "python"
-"""How the name of what executes this installer begins."""
+"""Prefix of the name of the program that executes this installer."""
 
 _NOT_HERE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
-"""Why another installer's PID file cannot be created: what is there is not the node's folder, or not ours to write."""
+"""Errors when another installer's PID file cannot be created: the folder is not the node's, or not writable."""
 
 _ENDING_TRIES = 200
 _ENDING_SECONDS = 0.05
-"""How often, and with what pauses, a process is waited for whose lock is all that the kernel has left of it."""
+"""How often, and with what pauses, to wait for a process of which the kernel has nothing left but its lock."""
 
 _NO_FILE = {errno.ELOOP: "is a symlink", errno.EISDIR: "is a folder", errno.ENXIO: "is a socket or a device"}
-"""What a path is that cannot be opened as a file (open(2))."""
+"""Why a path cannot be opened as a file, by the errors of open(2)."""
 
 
 class PidFile:
@@ -157,13 +156,13 @@ class PidFile:
 
     @classmethod
     def acquire(cls, files: Files, path: str, usual: Sequence[str] = (), always: Sequence[str] = ()) -> PidFile:
-        """Lock the file and write our PID into it; a stale one is taken over.
+        """Lock the file and write our PID into it; a stale file is taken over.
 
-        `usual` are the PID files of all installers: where `path` is one of them, the others are locked as well, in the
-        order of `usual`, so that of two installers that start at once one wins. One of the others that cannot be
-        created here (a read-only file system) is left out. `always` are locked after these, whatever `path` is.
-        Raises AlreadyRunningError naming the holder, ConfigurationError if what is there cannot be a PID file of
-        ours, NodeError.
+        `usual` are the PID files of all installers: if `path` is one of them, the others are locked as well, in the
+        order of `usual`, so that of two installers that start at once one wins. Others that cannot be created here (a
+        read-only file system) are skipped. `always` are locked after these, whatever `path` is. Raises
+        AlreadyRunningError naming the holder, ConfigurationError if the existing file cannot be our PID file,
+        NodeError.
         """
         own = files.in_folder(path)
         order = _in_order(files, own, usual, always)
@@ -185,9 +184,9 @@ class PidFile:
 
     @classmethod
     def _acquire_other(cls, files: Files, path: str, held: Sequence[PidFile]) -> list[PidFile]:
-        """Lock the PID file of another installer; nothing where none can be created here. Raises as `acquire` does.
+        """Lock the PID file of another installer; return none if it cannot be created here. Raises as `acquire` does.
 
-        Nothing too for a file that is in `held` under another name, through a second mount of its folder.
+        Returns none as well for a file that is in `held` under another name, through a second mount of its folder.
         """
         if any(files.is_at(path, lock.fd) for lock in held):
             return []
@@ -199,9 +198,9 @@ class PidFile:
             raise
 
     def hold_others(self, usual: Sequence[str], always: Sequence[str] = ()) -> None:
-        """Lock those of the PID files that are locked beside this one (`acquire`) and are not held yet.
+        """Lock the PID files that `acquire` locks with this one and that are not locked yet.
 
-        For a run that another release began, which knew only one lock. Raises AlreadyRunningError, NodeError.
+        For a run that another release started, which used only one lock. Raises AlreadyRunningError, NodeError.
         """
         held = [self, *self.others]
         for path in _in_order(self.files, self.path, usual, always):
@@ -233,23 +232,23 @@ class PidFile:
             raise
 
     def adopt_folders(self, folders: tuple[str, ...]) -> None:
-        """Let `release` also remove these folders, which an earlier run made for the file."""
+        """Make `release` also remove these folders, which an earlier run created for the file."""
         self.created_folders = tuple(dict.fromkeys([*folders, *self.created_folders]))
 
     def release(self) -> None:
-        """Remove the file, the folders that were made for it, and the lock. A file of somebody else's stays."""
+        """Remove the file, the folders that were created for it, and the lock. Another program's file stays."""
         for other in self.others:
             other.release()
         if self.files.is_at(self.path, self.fd):
             self.files.remove(self.path)
         for folder in reversed(self.created_folders):
-            if not self.files.made_by_others(folder):  # of another boot's folder, only the name is the same
+            if not self.files.made_by_others(folder):  # a folder of a later boot only has the same name
                 self.files.remove_folder(folder)
         os.close(self.fd)
 
 
 class _FolderGoneError(NodeError):
-    """The folder of the PID file was removed just now, or another run makes it as well."""
+    """The folder of the PID file was removed just now, or another run creates it as well."""
 
 
 def _acquired(files: Files, path: str) -> int:
@@ -258,14 +257,14 @@ def _acquired(files: Files, path: str) -> int:
         fd = _open(files, path)
         try:
             _lock(fd, path)
-            if files.is_at(path, fd):  # else its last holder unlinked it when it left
+            if files.is_at(path, fd):  # else its last holder unlinked it on exit
                 _write_pid(files, fd, path)
                 return fd
         except _StrangersLockError:
             ours = _replaced(files, path, fd)
             if ours is not None:
                 return ours
-            continue  # it is closed
+            continue  # the descriptor is closed
         except InstallerError:
             os.close(fd)
             raise
@@ -276,17 +275,17 @@ def _acquired(files: Files, path: str) -> int:
 
 
 def _in_order(files: Files, own: str, usual: Sequence[str], always: Sequence[str]) -> list[str]:
-    """Return the paths that a run locks whose PID file is `own`, in the order in which every run does."""
+    """Return the PID files that a run with the PID file `own` locks, in the order in which every run locks them."""
     known = list(map(files.in_folder, usual))
     return list(dict.fromkeys([*(known if own in known else [own]), *map(files.in_folder, always)]))
 
 
 def _replaced(files: Files, path: str, held: int) -> int | None:
-    """Put a locked file of ours in the place of the one that a stranger holds; None if another one stands there by now.
+    """Replace a PID file that an untrusted process holds by a locked one of ours; None if another run has replaced it.
 
-    Who replaces it holds the lock of the new file, under its temporary name, before it looks whether the stranger's is
-    still there: so nobody else can have replaced it since, and one rename is enough. `held`, the stranger's, is closed.
-    Raises NodeError, AlreadyRunningError.
+    The run that replaces it locks the new file, under its temporary name, before it checks whether the untrusted
+    process's file is still there: so no other run can have replaced it since, and one rename is enough. `held`, the
+    descriptor of the old file, is closed. Raises NodeError, AlreadyRunningError.
     """
     stranger = os.fstat(held)
     os.close(held)
@@ -297,7 +296,7 @@ def _replaced(files: Files, path: str, held: int) -> int | None:
             _lock(fd, temporary)
             if not files.is_at(temporary, fd):
                 os.close(fd)
-                return None  # it was renamed, or removed by who made it: another one is at the path by now
+                return None  # its creator renamed or removed it: another file is at the path by now
             status = files.own_status(path)
             if status is not None and os.path.samestat(status, stranger):
                 _write_pid(files, fd, temporary)
@@ -309,7 +308,7 @@ def _replaced(files: Files, path: str, held: int) -> int | None:
             os.close(fd)
             raise
     except _StrangersLockError:
-        return None  # the file that was replaced, on its way out
+        return None  # the replaced file, which is about to disappear
     except OSError as error:
         raise NodeError.of(error, path, "replace the PID file") from error
     os.close(fd)
@@ -319,33 +318,33 @@ def _replaced(files: Files, path: str, held: int) -> int | None:
 def _write_pid(files: Files, fd: int, path: str) -> None:
     try:
         if stat.S_IMODE(os.fstat(fd).st_mode) != _PID_MODE:
-            files.calls.chmod(fd, _PID_MODE)  # an older package's
+            files.calls.chmod(fd, _PID_MODE)  # created by an older package
         files.calls.truncate(fd, 0)
         files.calls.write(fd, f"{os.getpid()}\n".encode())
     except OSError as error:
-        files.remove(path)  # it is ours by now, and says nothing
+        files.remove(path)  # it is ours by now, and contains no PID
         raise NodeError.of(error, path, "write the PID file") from error
 
 
 def holder(files: Files, path: str) -> int | None:
-    """Return the PID of the instance that holds the PID file, or None if nobody does. Raises NodeError.
+    """Return the PID of the instance that holds the PID file, None if none does. Raises NodeError.
 
-    The lock of a stranger makes no instance. The kernel is asked who holds it: trying the lock would make an instance
-    that starts just now believe in another.
+    An untrusted process's lock makes no instance. The kernel's list of holders is read: trying the lock would make an
+    instance that starts at that moment report another instance.
     """
     with _looked_at(files, path) as fd:
         return None if fd is None else believed(fd, written(fd))
 
 
 def named(files: Files, path: str) -> int | None:
-    """Return the PID that the PID file names, None if it names none, or is not there. Raises NodeError."""
+    """Return the PID that the PID file contains, None if it contains none or is absent. Raises NodeError."""
     with _looked_at(files, path) as fd:
         return None if fd is None else written(fd)
 
 
 @contextlib.contextmanager
 def _looked_at(files: Files, path: str) -> Iterator[int | None]:
-    """Open the PID file to look at it; yield None for nothing, and for nothing that an instance would have locked."""
+    """Open the PID file to inspect it; yield None if it is absent, or no file that an instance would have locked."""
     with contextlib.ExitStack() as stack:
         fd = None
         with (
@@ -360,8 +359,9 @@ def _looked_at(files: Files, path: str) -> Iterator[int | None]:
 def lock_folder(files: Files, path: str, *, private: bool = False) -> int:
     """Lock the folder at the canonical `path`; return the descriptor that holds the lock.
 
-    Raises AlreadyRunningError naming the holder, NodeError, also if the folder is removed meanwhile. A folder needs
-    no file in it to be a lock, so nothing is left behind. One that others could open is closed to them.
+    A folder can be locked without a file in it, so nothing is left behind. With `private`, a folder that others could
+    open is closed to them. Raises AlreadyRunningError naming the holder, NodeError, also if the folder is removed
+    meanwhile.
     """
     with attempt("open the folder", path), files.root.parent(path) as (folder, name):
         fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
@@ -370,12 +370,12 @@ def lock_folder(files: Files, path: str, *, private: bool = False) -> int:
             files.calls.chmod(fd, _PRIVATE)
         _flock(fd)
         if not files.is_at(path, fd):
-            # its last holder removed it: this descriptor locks a folder that nobody else sees
+            # its last holder removed it: this descriptor locks a folder that no other process can open
             raise NodeError.of(FileNotFoundError(errno.ENOENT, ""), path, "lock the folder")
     except BlockingIOError as error:
         pid = believed(fd, None)
         if pid is None and foreign_holder(fd) is not None:
-            return fd  # whose lock is no instance: from now on nobody else can open the folder
+            return fd  # no instance holds that lock, and from now on no other user can open the folder
         who = f" (PID {pid})" if pid else ""
         os.close(fd)
         raise AlreadyRunningError(
@@ -412,7 +412,7 @@ def _refused(why: str, path: str) -> ConfigurationError:
 
 
 def _not_ours(status: os.stat_result) -> str | None:
-    """Return in words why this cannot be a PID file of an installer, None if it can: it will be written to."""
+    """Return the reason why this cannot be an installer's PID file, None if it can: the file will be written to."""
     if not stat.S_ISREG(status.st_mode):
         return "is not a regular file"
     if status.st_nlink > 1:
@@ -435,7 +435,7 @@ def _lock(fd: int, path: str) -> None:
 
 
 def _flock(fd: int) -> None:
-    """Lock the open file or folder; who holds it and is at its end is waited for. Raises BlockingIOError, NodeError."""
+    """Lock the open file or folder; wait for a holder that is ending. Raises BlockingIOError, NodeError."""
     for _ in range(_ENDING_TRIES):
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -447,7 +447,7 @@ def _flock(fd: int) -> None:
 
 
 def _another(pid: int | None, path: str) -> AlreadyRunningError:
-    """Return the error that names the instance which is in the way."""
+    """Return the error that names the instance that holds the lock."""
     process = processes.inspect_process(pid) if pid else None
     program = os.path.basename(process.executable) if process is not None else ""
     if pid and program and not program.startswith(_INTERPRETER):
@@ -466,7 +466,7 @@ def _another(pid: int | None, path: str) -> AlreadyRunningError:
 def remove_dead(files: Files, path: str) -> None:
     """Remove the PID file of a killed run, if there is one.
 
-    Raises AlreadyRunningError where it was not killed, ConfigurationError, NodeError.
+    Raises AlreadyRunningError if the run was not killed, ConfigurationError, NodeError.
     """
     if files.own_status(path) is not None:
         PidFile.acquire(files, path).release()
@@ -480,11 +480,11 @@ def require_free(files: Files, path: str) -> None:
 
 
 class _StrangersLockError(InstallerError):
-    """Somebody whose word does not count holds the lock: whoever could read the file could."""
+    """An untrusted process holds the lock: every process that could read the file could take it."""
 
 
 def written(fd: int) -> int | None:
-    """Return the PID that an open PID file names, None if it names none."""
+    """Return the PID that an open PID file contains, None if it contains none."""
     with contextlib.suppress(ValueError):
         pid = int(os.pread(fd, _PID_LIMIT, 0).decode("ascii", errors="replace").strip())
         return pid if pid > 0 else None

@@ -1,10 +1,8 @@
-"""Which machine this is.
+"""Facts about the machine: its names, kernel and boot for a report, clocks, and the node's time zone.
 
-What the kernel says of itself, for a report: its version, how it was started, its control groups, its modules.
-
-Time: that which a crash, a new container and a changed wall clock do not move; and the wall clock's, to be shown.
-
-The node's time zone: what its clocks show is not what those of the installer's container do.
+`boot_seconds` and `monotonic` are not affected by a crash, a new container or a changed wall clock; `now` is the wall
+clock, for times that are shown. The node's time zone is read from its files, because the installer's container may have
+another one.
 """
 
 from __future__ import annotations
@@ -25,12 +23,12 @@ if TYPE_CHECKING:
 
 
 def architecture() -> str:
-    """Return its architecture as uname(2) has it, such as "x86_64"."""
+    """Return the machine's architecture as in uname(2), such as "x86_64"."""
     return os.uname().machine
 
 
 def name() -> str:
-    """Return what it calls itself, as uname(2) has it."""
+    """Return the machine's host name as in uname(2)."""
     return os.uname().nodename
 
 
@@ -44,11 +42,11 @@ _FILES = (
     "/proc/modules",
 )
 _UNIFIED = "/sys/fs/cgroup/cgroup.controllers"
-"""Is there where the control groups are of version 2 (cgroups(7))."""
+"""Exists if the control groups are of version 2 (cgroups(7))."""
 
 
 def facts() -> dict[str, str]:
-    """Return texts by the name of what they are from; of a file that cannot be read, why."""
+    """Return texts by the name of their source; for a file that cannot be read, the reason."""
     said = {"uname": " ".join(os.uname()), "control groups": f"version {2 if os.path.exists(_UNIFIED) else 1}"}
     return said | {path: _text(path) for path in _FILES}
 
@@ -63,7 +61,7 @@ def _text(path: str) -> str:
 _BOOT_ID = "/proc/sys/kernel/random/boot_id"
 _INIT = "/proc/1/stat"
 _STARTED = 22 - 3
-"""Where a process's start is among the fields that follow its name."""
+"""Index of a process's start among the fields after its name."""
 
 
 def boot_id() -> str:
@@ -73,13 +71,14 @@ def boot_id() -> str:
 
 
 def boot() -> str:
-    """Return what changes whenever the node starts anew. Raises NodeError.
+    """Return a text that changes with every boot of the node. Raises NodeError.
 
-    Where nodes are containers on one kernel, its boot's id stays the same: the start of the node's first process does
-    not. It is seen in the node's process namespace, and counted from the boot (proc_pid_stat(5), field 22).
+    If nodes are containers on one kernel, the kernel's boot id stays the same, but the start of the node's first
+    process does not. It is read in the node's process namespace, and counted from the boot (proc_pid_stat(5), field
+    22).
     """
     with attempt("read it", _INIT), open(_INIT, "rb") as stream:
-        fields = stream.read().rpartition(b")")[2].split()  # the process's name, before that, may hold anything
+        fields = stream.read().rpartition(b")")[2].split()  # the process's name, before that, may contain anything
     return f"{boot_id()}/{fields[_STARTED].decode()}"
 
 
@@ -89,17 +88,17 @@ def boot_seconds() -> float:
 
 
 def monotonic() -> float:
-    """Return the seconds of a clock that nobody can set, for time limits."""
+    """Return the seconds of a clock that cannot be set, for time limits."""
     return time.monotonic()
 
 
 def now() -> float:
-    """Return the seconds since 1970 by the node's clock, for what people see and ask for: somebody may set it."""
+    """Return the seconds since 1970 by the node's clock, which can be set: for times that people read and give."""
     return time.time()
 
 
 def text(seconds: float) -> str:
-    """Return seconds since 1970 as RFC 3339 writes them, in UTC."""
+    """Return seconds since 1970 in the format of RFC 3339, in UTC."""
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(seconds))
 
 
@@ -110,8 +109,8 @@ UTC = "UTC"
 
 
 def of_node(node: Node) -> tuple[str, dt.tzinfo]:
-    """Return the node's time zone, by its name or the file that it is from. Raises ConfigurationError, NodeError."""
-    import datetime as dt  # noqa: PLC0415  # only where somebody asks for a time of the node's
+    """Return the node's time zone, with its name or the path of its file. Raises ConfigurationError, NodeError."""
+    import datetime as dt  # noqa: PLC0415  # only needed for times of the node
     import zoneinfo  # noqa: PLC0415  # likewise
 
     for files in reversed(node.readers()):

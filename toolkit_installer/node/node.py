@@ -1,4 +1,4 @@
-"""The node as a whole: its files, its programs, its services, beneath one root."""
+"""The node as a whole: its files, programs and services beneath one root."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from toolkit_installer.node.services import Services
 
 
 class Node:
-    """What the installer works on.
+    """The node that the installer works on.
 
-    `root` is where the node's `/` is seen from here. `programs_root` is where the node's own programs are run,
-    which differs when only single folders of the node are mounted into the container.
+    `root` is where the node's `/` is visible here. `programs_root` is where the node's own programs are run; it differs
+    if only single folders of the node are mounted into the container.
     """
 
     def __init__(
@@ -27,9 +27,10 @@ class Node:
     ) -> None:
         self.calls = calls or SystemCalls()
         self.whole = whole
-        """All of the node is seen at `root`. If not, single folders of it are mounted here."""
+        """Whether all of the node is visible at `root`. If not, single folders of it are mounted here."""
         self.given: tuple[str, ...] = ()
-        """The paths that this run was given: of several places of one file, it is to be met there (places.py)."""
+        """The paths given to this run: if a file is visible in several places, it is accessed in one of these
+        (places.py)."""
         self.root = Root(root)
         self.files = Files(self.root, self.calls)
         self.programs = Programs(Root(programs_root or root))
@@ -37,21 +38,22 @@ class Node:
 
     @classmethod
     def open(cls, node_root: str | None, host_root: str, calls: SystemCalls | None = None) -> Node:
-        """Return the node as the flags name it: everything beneath `node_root`, or the paths as they are here."""
+        """Return the node that the flags name: everything beneath `node_root`, or the paths as they are here."""
         if node_root is not None:
             return cls(node_root, calls=calls)
         return cls("/", host_root if is_mounted(host_root) else "/", calls=calls, whole=False)
 
     def is_home_of(self, process: Process) -> bool:
-        """Tell whether the process is the node's own, and no container's, nor another node's.
+        """Return whether the process is the node's own, not a container's or another node's.
 
-        Where single folders are mounted, the node's own are those that see what its init sees, or what is here.
+        If single folders are mounted, the node's own processes are those with the root of its init, or with the root
+        here.
         """
         homes = (self.root,) if self.whole else (Root(INIT_ROOT), self.root)
         return any(lives_on(process, home) for home in homes)
 
     def readers(self) -> list[Reader]:
-        """Return what reads the node's files: those mounted into the container, and those beneath the host's root."""
+        """Return the readers of the node's files: those mounted here, and those beneath the host's root."""
         if self.files.root.folder == self.programs.root.folder:
             return [self.files]
         return [self.files, Reader(self.programs.root)]
@@ -59,8 +61,8 @@ class Node:
     def locate_file(self, path: str) -> tuple[str, Found | None]:
         """Return the canonical path and the file there, None if absent. Raises ConfigurationError, NodeError.
 
-        Where only single folders of the node are mounted, a symlink that leads out of its mount leads to a file of
-        the container: that is refused.
+        If only single folders of the node are mounted, a symlink that leads out of its mount leads to a file of the
+        container: that is refused.
         """
         canonical = self.files.canonical(path)
         entry = self.files.in_folder(path)
@@ -87,4 +89,4 @@ class Node:
     def _mount(self, path: str) -> int | None:
         with attempt("find its mount", path), contextlib.suppress(FileNotFoundError):
             return self.root.mount_of(path)
-        return None  # it leads nowhere from here
+        return None  # the path leads nowhere from here

@@ -1,6 +1,7 @@
-"""Who may write: whose folders may decide what is written, and whose files what is run as root.
+"""Checks which other users may write to a file or folder, and so decide what is written, or what runs as root.
 
-Permission bits decide, and the owner, up to the root. A group counts as nobody else if only root is in it.
+Permission bits and owners decide, of the file and of all folders up to the root. A group is accepted if only root is in
+it.
 """
 
 from __future__ import annotations
@@ -12,23 +13,25 @@ import stat
 from toolkit_installer.errors import ConfigurationError
 
 ACCESS_LIST = "system.posix_acl_access"
-"""The attribute that acl(5) lives in. With one, the group's bits are the mask: they speak for others as well."""
+"""The attribute that holds an access control list (acl(5)). With one, the group's bits are its mask, which applies to
+other users as well."""
 _STAFF = 50
-"""Debian's group `staff`, to which /usr/local and its folders belonged, writable, up to Debian 11 (its Policy, 9.1.2).
+"""Debian's group `staff`, which could write to /usr/local and its folders up to Debian 11 (its Policy, 9.1.2).
 
-Debian documents its members as equal to root there: /usr/local/bin comes first in root's own PATH."""
+Debian documents its members as equal to root there: /usr/local/bin comes first in root's own PATH.
+"""
 _STAFFED = frozenset({"/usr/local", "/usr/local/bin", "/usr/local/sbin", "/usr/local/lib"})
 _DEBIAN = "etc/debian_version"
-"""On other systems the number is another group's."""
+"""On other systems the number belongs to another group."""
 
 
 def ourselves() -> frozenset[int]:
-    """Return the users whose word counts when something is to be run: root, and who we are."""
+    """Return the users that are trusted when something is to be run: root and the installer's own user."""
     return frozenset({0, os.geteuid()})
 
 
 def not_ours(status: os.stat_result) -> str | None:
-    """Return in words why what has this status may have been put there by others; None if only root, or we, could."""
+    """Return the reason why other users may have put a file of this status there; None if only root, or we, could."""
     if not stat.S_ISREG(status.st_mode):
         return "is no regular file"
     if status.st_uid not in ourselves():
@@ -41,13 +44,13 @@ def not_ours(status: os.stat_result) -> str | None:
 
 
 def groups(owner: os.stat_result | None = None) -> frozenset[int]:
-    """Return the groups that count as nobody else: root's, our own, and the group of the node root's owner."""
+    """Return the trusted groups: root's, our own, and the group of the node root's owner."""
     own = {0, os.getegid()}
     return frozenset(own if owner is None or owner.st_uid == 0 else {*own, owner.st_gid})
 
 
 def system_groups(root: int, folder: str) -> frozenset[int]:
-    """Return the groups whose members the system in the open folder `root` itself trusts with one of its folders."""
+    """Return the groups that the system in the open folder `root` itself trusts to write to one of its folders."""
     if folder in _STAFFED:
         with contextlib.suppress(OSError):
             os.stat(_DEBIAN, dir_fd=root)
@@ -56,9 +59,9 @@ def system_groups(root: int, folder: str) -> frozenset[int]:
 
 
 def written_by_others(fd: int, allowed: frozenset[int]) -> str | None:
-    """Return who else may write to what is open, in words; None if nobody may. `allowed` are the groups that may.
+    """Return a description of the other users who may write to an open file or folder; None if there are none.
 
-    Raises OSError.
+    `allowed` are the groups that may. Raises OSError.
     """
     status = os.fstat(fd)
     if status.st_mode & stat.S_IWOTH:
@@ -66,18 +69,18 @@ def written_by_others(fd: int, allowed: frozenset[int]) -> str | None:
     if status.st_mode & stat.S_IWGRP:
         if status.st_gid not in allowed:
             return f"group {status.st_gid}"
-        with contextlib.suppress(OSError):  # there is none, or the file system knows none
+        with contextlib.suppress(OSError):  # there is no list, or the file system supports none
             os.getxattr(f"/proc/self/fd/{fd}", ACCESS_LIST)
             return "whoever its access control list names"
     return None
 
 
 def refuse_if_others_write(folder: int, path: str, *, runs: bool = False) -> None:
-    """Raise ConfigurationError when anybody else on the node could swap the file at the canonical `path`.
+    """Raise ConfigurationError if another user of the node could replace the file at the canonical `path`.
 
-    `folder` is its open folder. That one and all above it are looked at, up to the root: whoever can rename one of
-    them decides as well. They may belong to root, to us, and to whose node it is; the last has no say in what `runs`.
-    Raises OSError.
+    `folder` is its open folder. It and all folders above it, up to the root, are checked: a user who can rename one of
+    them can replace the file as well. They may belong to root, to us, and to the owner of the node's root; the last is
+    not trusted with `runs`. Raises OSError.
     """
     with contextlib.ExitStack() as stack:
         fd, above = os.dup(folder), os.path.dirname(path)
@@ -93,7 +96,7 @@ def refuse_if_others_write(folder: int, path: str, *, runs: bool = False) -> Non
         for each, name in walked:
             status = os.fstat(each)
             who = written_by_others(each, allowed | system_groups(fd, name))
-            # whoever may put files beside a program, sticky or not, may put another program's name there
+            # a user who may put files next to a program, sticky or not, may put another program's name there
             sticky = status.st_mode & stat.S_ISVTX and not (runs and each == walked[0][0])
             which = "its folder" if name == os.path.dirname(path) else f"{name}, which it lies in,"
             if who is not None and not sticky:

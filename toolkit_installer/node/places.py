@@ -1,12 +1,13 @@
 """Translates paths between this process's mount namespace and the node's.
 
 Without `--node-root`, paths are those of this process's own mount namespace: /runtime/config-dir/config.toml may be the
-node's /etc/containerd/config.toml. The node's own names are known where its `/` is seen: at `--host-root`, or as the
-root of its first process. A name counts only if the same file is seen there: mount tables lag behind, and hide things.
+node's /etc/containerd/config.toml. The node's own names are known if its `/` is visible: at `--host-root`, or as the
+root of its first process. A name counts only if the same file is found there: mount tables may be out of date, and hide
+mounts.
 
 A bind mount shows a folder of a file system under another name. Both namespaces list the same file system by the same
-device number, each with the folder of it that it shows (proc_pid_mountinfo(5)): from the two tables follow the names of
-one file in both. The caller checks a name by the file's identity.
+device number, each with the folder of it that is mounted (proc_pid_mountinfo(5)): the names of one file in both follow
+from the two tables. The caller checks a name by the file's identity.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.root import INIT_ROOT, NodeError, Root
 
 _DELETED = "//deleted"
-"""Ends the name of a mounted folder that was removed: nobody else sees it."""
+"""Suffix of the name of a mounted folder that was removed: no other process sees it."""
 
 
 class Mount(msgspec.Struct, frozen=True):
@@ -54,18 +55,18 @@ def _mount(line: str) -> Mount:
 
 
 def _plain(word: str) -> str:
-    """Return a path without its escapes: blanks and such are a backslash and the octal number of their code."""
+    """Return a path with its escapes decoded: blanks and the like are a backslash and their code in octal."""
     head, *rest = word.split("\\")
     return head + "".join(chr(int(part[:3], 8)) + part[3:] for part in rest)
 
 
 def is_beneath(path: str, folder: str) -> bool:
-    """Tell whether a canonical path is the folder, or lies in it."""
+    """Return whether a canonical path is the folder, or lies in it."""
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")
 
 
 def below(mounts: Sequence[Mount], folder: str) -> tuple[Mount, ...]:
-    """Return the table of what is seen with `folder`, where something is mounted, as the root."""
+    """Return the mount table as a process with the root `folder`, a mount point, would see it."""
     inside = (each for each in mounts if is_beneath(each.place, folder))
     return tuple(
         msgspec.structs.replace(each, place=_joined("/", each.place[len(folder) :].lstrip("/"))) for each in inside
@@ -73,9 +74,9 @@ def below(mounts: Sequence[Mount], folder: str) -> tuple[Mount, ...]:
 
 
 def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
-    """Return the mount that a canonical path lies on, None where the table has no root.
+    """Return the mount on which a canonical path lies, None if the table has no root.
 
-    A mount hides what its parent has below its place, other mounts included.
+    A mount hides everything that its parent has below the same place, other mounts included.
     """
     numbers = {each.number for each in mounts}
     tops = (each for each in mounts if each.parent == each.number or each.parent not in numbers)
@@ -90,10 +91,10 @@ def mount_of(path: str, mounts: Sequence[Mount]) -> Mount | None:
 
 
 def names_of(path: str, here: Sequence[Mount], there: Sequence[Mount]) -> Iterator[str]:
-    """Yield the names that what is at the canonical `path` of one table has by another one.
+    """Yield the names that the file at the canonical `path` of the table `here` has by the table `there`.
 
-    The one with the fewest components comes first, and of several the one on the most specific mount: a node's own
-    mounts are nearer to its root than those that are made for containers.
+    Names with the fewest components come first, of several the one on the most specific mount: a node's own mounts are
+    nearer to its root than those that are made for containers.
     """
     mount = mount_of(path, here)
     if mount is None or mount.root.endswith(_DELETED):
@@ -104,7 +105,7 @@ def names_of(path: str, here: Sequence[Mount], there: Sequence[Mount]) -> Iterat
         for each in there
         if each.device == mount.device and is_beneath(inner, each.root)
     ]
-    # of mounts that give one name, the one that is seen there counts
+    # if several mounts give one name, the visible mount counts
     for name, each in sorted(found, key=lambda pair: (pair[0].count("/"), -len(pair[1].root), pair[0])):
         if mount_of(name, there) == each:
             yield name
@@ -120,23 +121,23 @@ _INIT_TABLE = "/proc/1/mountinfo"
 _MARKS = ("/.dockerenv", "/run/.containerenv")
 """Files that docker and podman put into each container."""
 _VARIABLES = ("KUBERNETES_SERVICE_HOST", "container")
-"""What the kubelet gives each container, and others theirs (systemd's container interface)."""
+"""Variables that the kubelet sets in each container, and others in theirs (systemd's container interface)."""
 
 
 class View(msgspec.Struct, frozen=True):
-    """A folder of this process that is the node's `/`, and the node's mounts as they are seen from there."""
+    """A folder of this process that is the node's `/`, and the node's mounts as seen from there."""
 
     root: Root
     table: tuple[Mount, ...]
 
 
 def is_marked() -> bool:
-    """Tell whether whoever made this container says that it is one."""
+    """Return whether the program that created this container marked it as one."""
     return any(os.path.lexists(mark) for mark in _MARKS) or any(os.environ.get(name) for name in _VARIABLES)
 
 
 def is_system(folder: str) -> bool:
-    """Tell whether a folder looks like the `/` of a whole system."""
+    """Return whether a folder looks like the `/` of a whole system."""
     return all(os.path.isdir(f"{folder}/{part}") for part in ("proc", "usr", "etc")) and any(
         os.path.lexists(f"{folder}/{part}/os-release") for part in ("etc", "usr/lib")
     )
@@ -148,15 +149,15 @@ def own_table() -> tuple[Mount, ...]:
 
 
 def sees_inits_root_elsewhere() -> bool:
-    """Tell whether the first process is known to see another `/`: this is a container among the node's processes."""
+    """Return whether the first process is known to have another `/`: this is a container among the node's processes."""
     try:
         return not os.path.samestat(os.stat(_INIT_ROOT), os.stat("/"))
     except OSError:
-        return False  # it may not be looked at
+        return False  # the first process may not be inspected
 
 
 def table_of(pid: int) -> tuple[Mount, ...]:
-    """Return the mounts of a process; none where they cannot be read."""
+    """Return the mounts of a process; none if they cannot be read."""
     try:
         return _read(f"/proc/{pid}/mountinfo")
     except OSError:
@@ -164,22 +165,22 @@ def table_of(pid: int) -> tuple[Mount, ...]:
 
 
 def _read(path: str) -> tuple[Mount, ...]:
-    # a local user may mount a file system of theirs on a folder with a carriage return in its name
+    # a local user may mount a file system on a folder with a carriage return in its name
     with open(path, encoding="utf-8", errors="surrogateescape", newline="\n") as lines:
         return parse(lines.read())
 
 
 class Places:
-    """Translates paths between this process and the node. The mount tables are read once, and only if they are needed.
+    """Translates paths between this process and the node; reads the mount tables once, when they are first needed.
 
-    Whoever keeps it over a change of the mounts gets answers of before.
+    A mount that changes later is not seen.
     """
 
     def __init__(self, node: Node) -> None:
         self.node = node
 
     def on_node(self, path: str) -> str | None:
-        """Return what the node calls the file that is, or would be, at `path` here; None where that is not known.
+        """Return the node's name of the file that is, or would be, at `path` here; None if it is unknown.
 
         Reads, never writes.
         """
@@ -192,7 +193,7 @@ class Places:
         canonical = _canonical(self.node.root, path)
         mount = mount_of(canonical, self._own)
         if mount is None or mount.place == "/":
-            return None  # this container's own
+            return None  # the file is this container's own
         for view in self._views:
             for name in names_of(canonical, self._own, view.table):
                 if self._is_same(canonical, view, name):
@@ -200,10 +201,10 @@ class Places:
         return None
 
     def seen_here(self, path: str, *, given: bool = True) -> str | None:
-        """Return where the node's file `path` is, or would be, here; None where it is not seen. Reads, never writes.
+        """Return where the node's file `path` is, or would be, here; None if it is not visible. Reads, never writes.
 
-        Of several places, the one in a folder that this run was given (`Node.given`) comes first, then one that can be
-        written to. With `given`, a path that this run was given and that is no name of the node's is what it says: a
+        Of several places, the one in a folder that was given to this run (`Node.given`) comes first, then a writable
+        one. With `given`, a path that was given to this run and that is no name of the node's is returned as it is: a
         file of this installer's own, or a socket.
         """
         if self.node.whole:
@@ -227,7 +228,7 @@ class Places:
         return min(found, key=lambda here: not self._is_writable(here)) if found else None
 
     def reachable(self, path: str) -> str | None:
-        """Return where the node's socket `path` can be connected to, None where it cannot: nothing is written there."""
+        """Return a path to connect to the node's socket `path`, None if there is none: nothing is written there."""
         here = self.seen_here(path)
         if here is not None:
             return here
@@ -240,9 +241,9 @@ class Places:
 
     @cached_property
     def _views(self) -> list[View]:
-        """Return where the node's `/` is seen, the surest first; nothing where its paths are those of this process.
+        """Return where the node's `/` is visible, the most certain first; none if its paths are those of this process.
 
-        A machine of its own may have another system mounted, and is no container for that.
+        A machine that is no container may have another system mounted.
         """
         folders = (self.node.programs.root.folder, INIT_ROOT)
         found = [folder for folder in folders if folder != "/" and _is_another(folder)]
@@ -255,15 +256,15 @@ class Places:
 
     @cached_property
     def _given(self) -> dict[str, str | None]:
-        """Return the folders of the paths that this run was given, with the node's names of them."""
+        """Return the folders of the paths that were given to this run, with the node's names of them."""
         return {folder: self.on_node(folder) for folder in map(os.path.dirname, self.node.given)}
 
     def _keeps_its_name(self, path: str) -> bool:
-        """Tell whether a path may be the node's own, as far as this container's mounts alone say.
+        """Return whether a path may be the node's own name, as far as this container's mounts alone show.
 
-        A folder is mounted under the name that it has on its file system, which the node may have mounted elsewhere, or
-        of which it may have mounted a part. If a symlink of the node leads there, the names differ, and nothing tells
-        that from a folder that is mounted elsewhere: a receipt with a wrong path would undo nothing.
+        A folder is mounted under its name on its file system, which the node may have mounted elsewhere, or only in
+        part. If a symlink of the node leads there, the names differ, and nothing distinguishes that from a folder that
+        is mounted elsewhere: a receipt with a wrong path would undo nothing.
         """
         mount = mount_of(_canonical(self.node.root, path), self._own)
         if mount is None:
@@ -272,7 +273,7 @@ class Places:
         return mount.root.endswith(place) or mount.place.endswith(root)
 
     def _is_there(self, path: str) -> bool:
-        """Tell whether a file is there, or would be in a mounted folder, and not in one of this container's own."""
+        """Return whether a file exists, or would be in a mounted folder, and not in one of this container's own."""
         canonical = _canonical(self.node.root, path)
         mount = mount_of(canonical, self._own)
         mounted = mount is not None and mount.place != "/" and os.path.isdir(os.path.dirname(canonical))
@@ -283,7 +284,7 @@ class Places:
         return mount is not None and mount.writable
 
     def _is_same(self, here: str, view: View, there: str) -> bool:
-        """Tell whether a path of this process and a path of the node are one file, or will be once it is made."""
+        """Return whether a path of this process and a path of the node are one file, or will be once it is created."""
         mine, theirs = _canonical(self.node.root, here), _canonical(view.root, there)
         while True:
             found, seen = (_status(mine), _status(view.root.outside(theirs)))
@@ -295,15 +296,15 @@ class Places:
 
 
 def _is_another(folder: str) -> bool:
-    """Tell whether a folder is the `/` of a whole system, and not this process's own."""
+    """Return whether a folder is the `/` of a whole system other than this process's own."""
     try:
         return not os.path.samestat(os.stat(f"{folder}/"), os.stat("/")) and is_system(folder)
     except OSError:
-        return False  # it may not be looked at
+        return False  # the folder may not be inspected
 
 
 def _depth(named: tuple[str, str]) -> int:
-    """Sort the deepest folder of the node first."""
+    """Return a sort key that puts the deepest folder of the node first."""
     return -len(named[1])
 
 
@@ -315,7 +316,7 @@ def _status(path: str) -> os.stat_result | None:
 
 
 def _canonical(root: Root, path: str) -> str:
-    """Return a path without symlinks; one that must not be followed is as it is: whoever opens it says so."""
+    """Return a path without symlinks, or as it is if they must not be followed: opening it then reports the error."""
     try:
         return root.canonical(path)
     except NodeError:

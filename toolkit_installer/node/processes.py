@@ -20,23 +20,25 @@ from toolkit_installer.node.root import NodeError, Root, opened
 from toolkit_installer.node.trust import Standing
 
 _ARGUMENTS_START, _ARGUMENTS_END = 45, 46
-"""Where a process's arguments lay at its start: the fields 48 and 49 of proc_pid_stat(5), counted after the name."""
+"""Indexes of the addresses of a process's arguments at its start: the fields 48 and 49 of proc_pid_stat(5), counted
+after the name."""
 
 
 def is_wiped(said: bytes, words: Sequence[bytes], given: int | None) -> bool:
-    """Tell whether a command line is not the one that the process was started with.
+    """Return whether a command line differs from the one with which the process was started.
 
-    A program may write over its arguments, and some do, lest a password is seen there: what remains is one word, and
-    the rest is zeros (proc_pid_cmdline(5)). A program that was given nothing but empty arguments looks the same.
-    `given`: how many bytes the arguments took at its start, None where that is not told.
+    A program may overwrite its arguments, and some do, to hide a password: one word remains, and the rest is zeros
+    (proc_pid_cmdline(5)). A program that was started with nothing but empty arguments looks the same. `given`: the
+    number of bytes of the arguments at its start, None if unknown.
     """
     return not said or (len(words) > 1 and not any(words[1:])) or (given is not None and given != len(said))
 
 
 def length_given(told: Sequence[bytes]) -> int | None:
-    """Return how many bytes of arguments a process was started with, None where the kernel does not tell us.
+    """Return the number of bytes of the arguments with which a process was started, None if the kernel hides it.
 
-    `told` are the fields of proc_pid_stat(5) after the name: arg_start and arg_end are 0 to whoever may not look.
+    `told` are the fields of proc_pid_stat(5) after the name: arg_start and arg_end are 0 for a reader without
+    permission.
     """
     if len(told) <= _ARGUMENTS_END:
         return None
@@ -45,7 +47,7 @@ def length_given(told: Sequence[bytes]) -> int | None:
 
 
 def flag_value(arguments: Sequence[str], *flags: str) -> str | None:
-    """Return what a command line gives one of the flags, as `FLAG VALUE` or `FLAG=VALUE`; None if it does not."""
+    """Return the value that a command line gives one of the flags, as `FLAG VALUE` or `FLAG=VALUE`; None if absent."""
     for index, word in enumerate(arguments):
         name, equals, value = word.partition("=")
         if name in flags and equals:
@@ -57,34 +59,36 @@ def flag_value(arguments: Sequence[str], *flags: str) -> str | None:
 
 _LONGEST_LINE = 4096
 _LONGEST_COMMAND = 2 * 1024 * 1024
-"""Bytes. The kernel takes no more for a program's arguments and variables together, by default (execve(2))."""
+"""Bytes. The kernel allows no more for a program's arguments and variables together, by default (execve(2))."""
 _DELETED = " (deleted)"
 """The kernel's suffix to the path of a program whose file was removed or replaced after the start."""
 _STARTED = 19
-"""When a process was started, in clock ticks after the boot: field 22 of proc_pid_stat(5), counted after the name."""
+"""Index of the start of a process in clock ticks after the boot: field 22 of proc_pid_stat(5), counted after the
+name."""
 _LOOKS = 4
-"""How often a process is looked at until two looks in a row say the same: it may become another program meanwhile."""
+"""How often a process is inspected until two inspections in a row agree: it may execute another program meanwhile."""
 
 
 class ProcessGoneError(ConfigurationError):
-    """The process ended, or its PID is another one's by now."""
+    """The process ended, or its PID belongs to another process by now."""
 
 
 class Process(msgspec.Struct, frozen=True):
-    """A process that we believe, as it was seen."""
+    """A trusted process, as it was inspected."""
 
     pid: int
     name: str
     executable: str
     arguments: tuple[str, ...]
     started: float
-    """Seconds since the epoch, which tell it from a later one with the same PID (`_booted`)."""
+    """Seconds since the epoch, which distinguish it from a later process with the same PID (`_booted`)."""
     unit: str | None
     """The systemd service that it belongs to, such as `docker.service`."""
     hidden: bool = False
-    """It has wiped its command line, as k3s does: a flag that is not among `arguments` may have been given."""
+    """Whether it has overwritten its command line, as k3s does: a flag that is not among `arguments` may have been
+    given."""
     ticks: int = 0
-    """From the boot to its start, in clock ticks: nobody who sets the clock moves it. 0: not known."""
+    """From the boot to its start, in clock ticks: setting the clock does not change it. 0: unknown."""
 
     @property
     def identity(self) -> tuple[int, int]:
@@ -93,7 +97,7 @@ class Process(msgspec.Struct, frozen=True):
 
 
 def inspect_process(pid: int) -> Process | None:
-    """Return the process `pid`, or None if it is gone or dead, not to be believed, or not to be seen."""
+    """Return the process `pid`, or None if it is gone, dead or untrusted, or may not be inspected."""
     try:
         return inspect_visible(pid)
     except PermissionError:
@@ -101,9 +105,9 @@ def inspect_process(pid: int) -> Process | None:
 
 
 def inspect_visible(pid: int) -> Process | None:
-    """Return the process `pid`, or None if it is gone or dead, or not to be believed.
+    """Return the process `pid`, or None if it is gone, dead or untrusted.
 
-    Raises PermissionError where the kernel does not let it be looked at.
+    Raises PermissionError if the kernel does not allow its inspection.
     """
     try:
         with trust.pinned(pid) as folder:
@@ -116,21 +120,21 @@ def inspect_visible(pid: int) -> Process | None:
         raise
     except OSError:
         return None
-    return None  # it is a new one at each look: whatever is said of it would be of the past
+    return None  # each inspection found another program: any result would be out of date
 
 
 def _believed(folder: int, pid: int) -> Process | None:
-    """Return the process behind the open /proc/PID, None if it is not to be believed, or dead. Raises OSError.
+    """Return the process behind the open /proc/PID, None if it is untrusted or dead. Raises OSError.
 
-    It may have become another program before its last word is read: one look proves nothing. A process that is gone
-    says nothing by this descriptor.
+    The process may execute another program while it is read: one inspection proves nothing. Once it is gone, nothing
+    can be read by this descriptor.
     """
-    # a stranger's words are not even read: it chooses how many they are
+    # an untrusted process's data is not even read, as it can be of any length
     return _seen(folder, pid) if trust.standing_of(folder, pid) is Standing.BELIEVED else None
 
 
 def _seen(folder: int, pid: int) -> Process | None:
-    """Return the process behind the open /proc/PID, None if it is dead or says too much. Raises OSError."""
+    """Return the process behind the open /proc/PID, None if it is dead or its command line too long. Raises OSError."""
     arguments = _said(folder, "cmdline", _LONGEST_COMMAND)
     if arguments is None or trust.is_dead(folder):
         return None
@@ -155,10 +159,10 @@ def _seen(folder: int, pid: int) -> Process | None:
 
 @functools.cache
 def _booted() -> float:
-    """Return when the kernel was booted, in seconds since the epoch, by the clock as it is at the first look.
+    """Return when the kernel was booted, in seconds since the epoch, by the clock at the first call.
 
-    Once, because the kernel counts it back from the clock. It moves when somebody sets the clock, as is done soon after
-    a node's boot, and each process would be another one than before.
+    Cached, because the kernel calculates it from the clock: once that is set, as happens soon after a node's boot, each
+    process would seem to be another one than before.
     """
     return psutil.boot_time()
 
@@ -178,9 +182,9 @@ def root_of(process: Process) -> Root:
 
 
 def read_as(process: Process, path: str) -> bytes | None:
-    """Return a file's content as the process itself would read it, None where there is none.
+    """Return a file's content as the process itself would read it, None if it is absent.
 
-    Raises NodeError, also for what is no regular file, or larger than a configuration is.
+    Raises NodeError, also if it is no regular file, or larger than a configuration is.
     """
     try:
         return Reader(root_of(process)).content(path)
@@ -191,15 +195,15 @@ def read_as(process: Process, path: str) -> bytes | None:
 
 
 def lives_on(process: Process, root: Root) -> bool:
-    """Tell whether the process has `root` for its `/`: whether it is one of that node's own."""
+    """Return whether the process has `root` as its `/`: whether it is one of that node's own."""
     try:
         return os.path.samestat(os.stat(f"/proc/{process.pid}/root/"), os.stat(root.folder))
     except OSError:
-        return False  # it ended meanwhile, or hides
+        return False  # it ended meanwhile, or may not be inspected
 
 
 def parent_of(process: Process) -> int | None:
-    """Return the PID of the process that started this one, None where it is gone; 0 for one that is not seen here."""
+    """Return the PID of the process's parent, None if the process is gone, 0 if the parent is not visible here."""
     try:
         return psutil.Process(process.pid).ppid()
     except (psutil.NoSuchProcess, psutil.AccessDenied):
@@ -207,21 +211,21 @@ def parent_of(process: Process) -> int | None:
 
 
 def own_ancestors() -> frozenset[int]:
-    """Return our own PID and those of the processes that we come from, as far as they are seen from here."""
+    """Return our own PID and those of our ancestors, as far as they are visible here."""
     own = psutil.Process()
     return frozenset((own.pid, *(each.pid for each in own.parents())))
 
 
 def pids() -> list[int]:
-    """Return the PIDs of all processes that are seen from here.
+    """Return the PIDs of all processes that are visible here.
 
-    psutil does it in the same way, and takes longer to import than all processes of most nodes take to be looked at.
+    psutil does the same, but its import takes longer than the inspection of all processes of most nodes.
     """
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
 
 
 def environment(process: Process) -> dict[str, str]:
-    """Return the variables that the process was started with; none where they cannot be read."""
+    """Return the environment variables with which the process was started; none if they cannot be read."""
     try:
         found = dict(psutil.Process(process.pid).environ())
     except (psutil.NoSuchProcess, psutil.AccessDenied):
@@ -231,13 +235,13 @@ def environment(process: Process) -> dict[str, str]:
 
 
 def named(names: frozenset[str]) -> list[Process]:
-    """Return the running processes with one of these names that we believe."""
+    """Return the trusted running processes with one of these names."""
     seen = (inspect_process(pid) for pid, _ in _running(names.__contains__))
     return [process for process in seen if process is not None]
 
 
 def matching(wanted: Callable[[str], bool]) -> Iterator[tuple[int, str, Standing]]:
-    """Yield PID, name and standing of the running processes with a name that is wanted, but for strangers'."""
+    """Yield PID, name and trust of the running processes with a wanted name, except untrusted ones."""
     for pid, name in _running(wanted):
         standing = trust.standing(pid)
         if standing in (Standing.BELIEVED, Standing.UNSEEN):
@@ -245,12 +249,12 @@ def matching(wanted: Callable[[str], bool]) -> Iterator[tuple[int, str, Standing
 
 
 def _running(wanted: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
-    """Return the processes with a name that is wanted, as the kernel has it: 15 bytes at most (proc_pid_comm(5))."""
+    """Return the processes with a wanted name, as the kernel has it: 15 bytes at most (proc_pid_comm(5))."""
     return ((pid, name) for pid, name in names() if wanted(name))
 
 
 class _Look:
-    """What `one_look` keeps: the names as they were read last."""
+    """The cache of `one_look`: the names as last read."""
 
     keeps: ClassVar[bool] = False
     names: ClassVar[list[tuple[int, str]] | None] = None
@@ -258,10 +262,10 @@ class _Look:
 
 @contextlib.contextmanager
 def one_look() -> Iterator[None]:
-    """Have the names of all processes read once for all that is asked within, and once more after `look_again`.
+    """Read the names of all processes once inside the block, and once more after `look_again`.
 
-    Each process with a name that is wanted is looked at when it is asked for, so that one which has ended meanwhile is
-    not taken for running. Of one that was started meanwhile, nothing is known.
+    Each process with a wanted name is inspected when it is requested, so that a process that has ended meanwhile is not
+    taken for running. A process that was started meanwhile is missed.
     """
     before, _Look.keeps = _Look.keeps, True
     try:
@@ -273,12 +277,12 @@ def one_look() -> Iterator[None]:
 
 
 def look_again() -> None:
-    """Have the names read anew when they are asked for the next time: something may have been started since."""
+    """Discard the cached names: a process may have been started since."""
     _Look.names = None
 
 
 def names() -> list[tuple[int, str]]:
-    """Return PID and name of all processes that are seen from here; within `one_look`, those that were seen before."""
+    """Return PID and name of all processes that are visible here; inside `one_look`, the cached ones."""
     if _Look.names is not None:
         return _Look.names
     found = _names()
@@ -295,7 +299,7 @@ def _names() -> list[tuple[int, str]]:
         except OSError:
             continue  # it ended meanwhile
         try:
-            # in one call, and nothing else of it is asked: a node has hundreds of processes, and few are wanted
+            # one call, and nothing else is read: a node has hundreds of processes, and few are wanted
             name = os.fsdecode(os.read(fd, _LONGEST_LINE)).rstrip("\n")
         except OSError:
             continue
@@ -312,7 +316,10 @@ def _unit(cgroups: str) -> str | None:
 
 
 def send(calls: SystemCalls, process: Process, number: signal.Signals) -> None:
-    """Signal this process alone. Raises ProcessGoneError if it ended, ConfigurationError for PID 0 or 1, NodeError."""
+    """Send a signal to this process alone.
+
+    Raises ProcessGoneError if it ended, ConfigurationError for PID 0 or 1, NodeError.
+    """
     if process.pid <= 1:
         raise ConfigurationError(f"PID {process.pid} is never signalled", hint="use --restart-mode systemd or none")
     try:
@@ -322,7 +329,7 @@ def send(calls: SystemCalls, process: Process, number: signal.Signals) -> None:
     except OSError as error:
         raise NodeError.of(error, f"/proc/{process.pid}", "open the process") from error
     try:
-        # looked at again once the descriptor pins it: the PID cannot be reused from here on
+        # inspected again once the descriptor pins it: the PID cannot be reused from here on
         if inspect_process(process.pid) != process:
             raise _gone(process)
         calls.signal(pidfd, number)

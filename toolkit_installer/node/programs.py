@@ -1,10 +1,10 @@
-"""A program at work: started with a clean environment, fed, read from, and ended when its time is over.
+"""Runs programs with a clean environment, a time limit and no shell.
 
-Whatever it does, nobody waits for it beyond its time, and it costs no more memory than its output may.
+Input is written to a program, its output is read, and it is killed when its time is over: whatever it does, the caller
+waits no longer than that, and uses no more memory than the output may.
 
-The node's own programs: by absolute path, with a time limit, a clean environment, and no shell.
-
-A program of the node is run only if nobody else could have written it (trust.py), by the descriptor that was looked at.
+The node's own programs are run by absolute path, and only if no other user could have written them (trust.py), by the
+descriptor that was checked.
 """
 
 from __future__ import annotations
@@ -28,21 +28,22 @@ from toolkit_installer.node.root import NodeError, Root
 
 if TYPE_CHECKING:
     Child = subprocess.Popen[bytes]
-    """A program that was started, with its three streams."""
+    """A started program with its three streams."""
 
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 OUTPUT_LIMIT = 16 * 1024 * 1024
-"""Bytes of each stream. What a program prints beyond is not read: the program is killed."""
+"""Bytes of each stream. A program that prints more is killed, and the rest is not read."""
 _LOOK_SECONDS = 0.2
 _KILL_SECONDS = 2.0
-"""What a killed program gets to end. One that hangs in the kernel (state D, proc_pid_stat(5)) does not."""
+"""Time in which a killed program has to end. One that hangs in the kernel (state D, proc_pid_stat(5)) does not."""
 _PIECE = 1 << 16
 _PR_SET_PDEATHSIG = 1
 """prctl(2): the signal that a process gets when its parent ends."""
 _ENVIRONMENT = {"LANG": "C.UTF-8", "LC_ALL": "C.UTF-8"}
 _TEMPORARY = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  # only a folder with a name of its own is used there
-"""Where a private folder is made: in the first that is writable. A read-only container may have the last one alone."""
+"""Where a private folder is created: in the first that is writable. A read-only container may have the last one
+alone."""
 
 
 class ProgramError(InstallerError):
@@ -56,7 +57,7 @@ class ProgramTimeoutError(ProgramError):
 
 
 class Completed(msgspec.Struct, frozen=True):
-    """What a program left: its exit status (negative: the signal it died of) and its output."""
+    """The result of a program: its exit status (negative: the signal that killed it) and its output."""
 
     status: int
     output: bytes
@@ -78,21 +79,21 @@ class Start(msgspec.Struct, frozen=True):
 
 
 def reap() -> None:
-    """Reap children that hung when they were killed and have ended since, also those from before a sleep."""
+    """Reap children that hung when they were killed and have ended since, even those from before an idle phase."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
 class _Meanwhile:
-    """What is done now and then while a program runs."""
+    """The callback that is called repeatedly while a program runs."""
 
     tick: Callable[[], None] | None = None
 
 
 @contextlib.contextmanager
 def telling(tick: Callable[[], None]) -> Iterator[None]:
-    """Call `tick` now and then while a program runs, so that people see that something goes on."""
+    """Call `tick` repeatedly while a program runs inside the block, so that people see progress."""
     before, _Meanwhile.tick = _Meanwhile.tick, tick
     try:
         yield
@@ -103,7 +104,8 @@ def telling(tick: Callable[[], None]) -> Iterator[None]:
 def run(command: Sequence[str], *, seconds: float, folder: str = "/", given: bytes = b"") -> Completed:
     """Run a program of the image or of the payload, with a private folder for its temporary files.
 
-    Without one, where nothing is writable, the program itself says what it could not do. Raises ProgramError, Stopped.
+    If nothing is writable, it gets no such folder, and itself reports what it could not do. Raises ProgramError,
+    Stopped.
     """
     with private_folder() as temporary:
         return completed(Start(tuple(command), None, command[0], folder, (), temporary=temporary), given, seconds)
@@ -111,9 +113,9 @@ def run(command: Sequence[str], *, seconds: float, folder: str = "/", given: byt
 
 @contextlib.contextmanager
 def private_folder() -> Iterator[str | None]:
-    """Make an empty folder that only this user can read, and remove it with its content at the end.
+    """Create an empty folder that only this user can read, and remove it with its content at the end.
 
-    Yield None where no place for temporary files is writable.
+    Yield None if no folder for temporary files is writable.
     """
     for place in _TEMPORARY:
         folder = f"{place}/toolkit-installer-{os.getpid()}-{os.urandom(8).hex()}"
@@ -131,7 +133,7 @@ def private_folder() -> Iterator[str | None]:
 
 
 def _remove(folder: str) -> None:
-    """Remove a folder with all that is in it, and follow no symlink. Raises OSError."""
+    """Remove a folder with its content, following no symlink. Raises OSError."""
     for parent, folders, files in os.walk(folder, topdown=False):
         for path in (os.path.join(parent, name) for name in (*folders, *files)):
             if os.path.isdir(path) and not os.path.islink(path):
@@ -153,13 +155,13 @@ def completed(start: Start, given: bytes, seconds: float) -> Completed:
 
 
 def started(start: Start) -> Child:
-    """Start the program in a session of its own, without a buffer on its streams. Raises ProgramError."""
+    """Start the program in a session of its own, with unbuffered streams. Raises ProgramError."""
     parent, libc = os.getpid(), ctypes.CDLL(None) if signals.end_at_once() else None
 
     def prepare() -> None:
         if libc is not None:
             libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() != parent:  # it has ended before that
+            if os.getppid() != parent:  # the parent ended before prctl
                 os.kill(os.getpid(), signal.SIGKILL)
         signals.unblock_all()
         if start.enter is not None:
@@ -192,14 +194,14 @@ def _environment(start: Start) -> dict[str, str]:
 
 
 def close_streams(child: Child) -> None:
-    """Close what a program is fed and read by."""
+    """Close the streams of a program."""
     for stream in (child.stdin, child.stdout, child.stderr):
         if stream is not None:
             stream.close()
 
 
 class Watch:
-    """One program at work: fed, read from, and ended when its time is over, or nobody waits for it any more."""
+    """A running program: fed, read from, and killed when its time is over or its caller stops waiting."""
 
     def __init__(self, child: Child, command: Sequence[str], given: bytes, seconds: float) -> None:
         assert child.stdin is not None  # noqa: S101  # all three are pipes
@@ -219,12 +221,12 @@ class Watch:
         os.set_blocking(child.stdin.fileno(), False)
         self._poll.register(child.stdin.fileno(), select.POLLOUT)
         self._hangs = False
-        """The program was killed and has not ended."""
+        """Whether the program was killed and has not ended."""
         self._end = os.pidfd_open(child.pid)
         self._poll.register(self._end, select.POLLIN)
 
     def completed(self) -> Completed:
-        """Return status and output once the program has ended, and end its children. Raises ProgramError, Stopped."""
+        """Wait for the program's end, kill its children, and return status and output. Raises ProgramError, Stopped."""
         try:
             self._attend(time.monotonic() + self._seconds)
         finally:
@@ -233,12 +235,12 @@ class Watch:
 
     @property
     def errors(self) -> str:
-        """What the program has printed on its standard error."""
+        """The program's output so far on its standard error."""
         return self._errors.decode(errors="replace").strip()
 
     def finish(self) -> None:
         """Kill the program and its children, and wait for its end, unless it hangs in the kernel."""
-        # before it is waited for: until then its PID is the group's, and nobody else's
+        # before wait(): until then its PID is that of the process group, and cannot be reused
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._child.pid, signal.SIGKILL)
         gone = self._ends_in(0.0 if self._hangs else _KILL_SECONDS)
@@ -246,11 +248,11 @@ class Watch:
         if gone:
             self._child.wait()
         else:
-            # neither waited for nor asked about again, when this object goes
+            # so that Popen neither waits for it nor polls it when this object is deleted
             self._child.returncode = -signal.SIGKILL
 
     def _attend(self, deadline: float) -> None:
-        """Write input and read output until nothing more is waited for. Raises ProgramError, Stopped."""
+        """Write input and read output until the program has ended or `_has_all`. Raises ProgramError, Stopped."""
         look = time.monotonic() + _LOOK_SECONDS
         while True:
             events = dict(self._poll.poll(max(0.0, min(deadline, look) - time.monotonic()) * 1000))
@@ -260,7 +262,7 @@ class Watch:
                 self._read(fd)
             if self._end in events:
                 for fd in list(self._streams):
-                    self._read(fd)  # what it had still in the pipe
+                    self._read(fd)  # the rest of its output, still in the pipe
                 return
             if self._has_all():
                 return
@@ -274,11 +276,11 @@ class Watch:
                     raise self._timeout()
 
     def _has_all(self) -> bool:
-        """Tell whether all is there that is waited for although the program has not ended."""
+        """Return whether the awaited output is complete although the program has not ended."""
         return False
 
     def _fed(self) -> None:
-        """Close the program's input, after the last byte, or when nobody reads."""
+        """Close the program's input, after the last byte or when the program no longer reads."""
         self._input.close()
 
     def _feed(self) -> None:
@@ -295,7 +297,7 @@ class Watch:
             self._fed()
 
     def _read(self, fd: int) -> None:
-        """Read the output that is there. Raises ProgramError beyond OUTPUT_LIMIT."""
+        """Read the available output. Raises ProgramError beyond OUTPUT_LIMIT."""
         kept = self._streams[fd]
         while True:
             try:
@@ -337,7 +339,7 @@ _LONGEST_LINE = 4096
 
 
 class Programs:
-    """Programs beneath `root`; where that is not `/`, they run in a chroot there."""
+    """Programs beneath `root`; if that is not `/`, they run in a chroot there."""
 
     def __init__(self, root: Root) -> None:
         self.root = root
@@ -348,7 +350,7 @@ class Programs:
         return next((path for path in self._places(name) if self.runs(path)), None)
 
     def refusal(self, name: str) -> ConfigurationError | None:
-        """Return why the first program `name` that is there is not run, None where there is none, or it is."""
+        """Return why the first existing program `name` is not run, None if none exists or it is run."""
         for path in self._places(name):
             try:
                 with trust.program(self.root, path):
@@ -361,22 +363,22 @@ class Programs:
         return None
 
     def _places(self, name: str) -> Iterator[str]:
-        """Yield where a program of that name may be: most folders have none, which is quicker seen than looked into."""
+        """Yield the paths where a program of that name exists: most folders have none, and that is quickly checked."""
         for path in (f"{folder}/{name}" for folder in PATH.split(":")):
             try:
                 if os.path.lexists(self.root.outside(self.root.canonical(path))):
                     yield path
             except NodeError:
-                yield path  # who looks closer can say why
+                yield path  # the caller's inspection reports why
 
     def runs(self, path: str) -> bool:
-        """Tell whether the node has a program at `path` that would be run."""
+        """Return whether the node has a program at `path` that would be run."""
         return trust.is_program(self.root, path)
 
     def run(self, command: Sequence[str], *, seconds: float, given: bytes = b"", keep: Sequence[int] = ()) -> Completed:
         """Run `command`, its first word an absolute path on the node. Raises ProgramError, Stopped.
 
-        `given` is its standard input; the descriptors in `keep` stay open in it, under their numbers.
+        `given` is its standard input; it inherits the descriptors in `keep`, under their numbers.
         """
         try:
             with trust.program(self.root, command[0]) as program:
@@ -395,15 +397,15 @@ class Programs:
     def _image(self, program: int, path: str) -> str:
         """Return the path that is executed: the descriptor under /proc, unless the program has to be opened again.
 
-        A script is opened once more, by its interpreter; and where the program's own root has no /proc, no descriptor
-        has a name. Nobody else could have changed what is at the path since: its folders were looked at as well.
+        A script is opened once more, by its interpreter; and if the program's own root has no /proc, no descriptor has
+        a path. No other user could have changed the file at the path since: its folders were checked as well.
         """
         name = f"/proc/self/fd/{program}"
         try:
             with open(name, "rb") as image:
                 first = image.readline(_LONGEST_LINE)
         except OSError:
-            first = b""  # who may not read a script may not run it either
+            first = b""  # a user who may not read a script may not run it either
         if first.startswith(_SCRIPT):
             words = os.fsdecode(first.removeprefix(_SCRIPT)).split()
             with trust.program(self.root, words[0] if words else "/"):
@@ -412,7 +414,7 @@ class Programs:
         return name if seen else self.root.canonical(path)
 
     def _folders(self) -> tuple[str, ...]:
-        """Return where a program looks for others: what they call by name is run as root, too."""
+        """Return the trusted folders in which a program finds others by name: these run as root, too."""
         if self._path is None:
             self._path = tuple(folder for folder in PATH.split(":") if trust.is_folder(self.root, folder))
         return self._path

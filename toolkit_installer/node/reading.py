@@ -1,10 +1,9 @@
-"""What this process has read of files, command lines and variables of the node lately.
+"""Reads files of the node with their content, metadata and identity, and caches what was read lately. Never writes.
 
-A program that fails quotes its configuration: whoever shows its words has to know which of them may be secret.
+The cache has contents of files, command lines and environments: a program that fails quotes its configuration, and the
+code that shows its output has to know which words may be secret.
 
-Files of the node as they are: content, metadata, identity. Reads, never writes.
-
-Readers for one purpose each: of the payload, and of many paths in one go.
+`Tree` reads the payload, `OneLook` many paths in one search.
 """
 
 from __future__ import annotations
@@ -31,20 +30,20 @@ _Value = TypeVar("_Value")
 
 _MOST: Final = 4096
 _LONGEST: Final = 1024 * 1024
-"""Bytes of a file. To learn the values of a longer one takes seconds, in which no signal is heeded."""
+"""Bytes of a file. Extracting the values of a longer file takes seconds, in which no signal is handled."""
 _MOST_BYTES: Final = 2 * 1024 * 1024
 """Bytes of all files."""
 
 files: Final[dict[str, bytes]] = {}
 """Contents, by their paths."""
 commands: Final[dict[int, tuple[str, ...]]] = {}
-"""The words of command lines, by their processes."""
+"""The words of command lines, by PID."""
 variables: Final[dict[int, Mapping[str, str]]] = {}
-"""The environments of processes."""
+"""The environments of processes, by PID."""
 
 
 def file(path: str, content: bytes) -> None:
-    """Remember a file's content, in the place of those that were remembered longest if they are too many."""
+    """Cache a file's content, and drop the oldest contents if there are too many bytes."""
     if len(content) <= _LONGEST and not path.startswith(("/proc/", "/sys/")):
         _keep(files, path, content)
         while sum(map(len, files.values())) > _MOST_BYTES:
@@ -52,12 +51,12 @@ def file(path: str, content: bytes) -> None:
 
 
 def command(pid: int, words: tuple[str, ...]) -> None:
-    """Remember a command line."""
+    """Cache a command line."""
     _keep(commands, pid, words)
 
 
 def environment(pid: int, values: Mapping[str, str]) -> None:
-    """Remember an environment."""
+    """Cache an environment."""
     _keep(variables, pid, values)
 
 
@@ -69,16 +68,17 @@ def _keep(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
 
 
 CONFIG_LIMIT = 4 * 1024 * 1024
-"""Bytes. A configuration file larger than this is not one, whoever names it."""
+"""Bytes. A larger file is not accepted as a configuration file, whatever names it."""
 
 _LARGEST = 1024 * 1024 * 1024
 """Bytes. The largest library of a toolkit has a hundredth of it."""
 
 _SECOND_NS = 1_000_000_000
 _FILES_CLOCK = 5
-"""CLOCK_REALTIME_COARSE (linux/time.h): what the kernel stamps files with; it moves on a few hundred times a second."""
+"""CLOCK_REALTIME_COARSE (linux/time.h), from which the kernel takes file times; it advances a few hundred times a
+second."""
 _STEPS = 2
-"""Of that clock: after two of them it has surely made one."""
+"""Ticks of that clock to wait: after two of them it has surely advanced by one."""
 
 _ABSENT = (FileNotFoundError, NotADirectoryError)
 _KINDS = {
@@ -92,7 +92,7 @@ _KINDS = {
 
 
 class Metadata(msgspec.Struct, frozen=True):
-    """What a file carries beside its content: permission bits, owner, group, extended attributes."""
+    """A file's metadata: permission bits, owner, group, extended attributes."""
 
     mode: int
     uid: int
@@ -101,7 +101,7 @@ class Metadata(msgspec.Struct, frozen=True):
 
 
 class Identity(msgspec.Struct, frozen=True):
-    """Tells one state of a file from another: any write, replacement or change of mode or owner changes it."""
+    """Identifies one state of a file: any write, replacement or change of mode or owner changes it."""
 
     device: int
     inode: int
@@ -111,24 +111,25 @@ class Identity(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, status: os.stat_result) -> Identity:
-        """Return the identity that a stat call shows."""
+        """Return the identity in the result of a stat call."""
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
     @property
     def stamp(self) -> str:
-        """All but the device, which each mount and each container may see as another number."""
+        """All fields but the device, whose number may differ in each mount and each container."""
         return f"{self.size} {self.mtime_ns} {self.ctime_ns} {self.inode}"
 
     def will_differ(self) -> bool:
-        """Tell whether any change from now on will show as another ctime: the kernel's clock has moved on since.
+        """Return whether any later change will have another ctime, because the kernel's clock has advanced since.
 
-        Not where ctime has whole seconds: that is a file system with no finer clock, or an image's, with any times.
+        False if ctime has whole seconds: the file system has no finer clock, or the file is from an image, with any
+        time.
         """
         return self.ctime_ns % _SECOND_NS != 0 and self.ctime_ns < time.clock_gettime_ns(_FILES_CLOCK)
 
 
 def let_files_clock_move_on() -> None:
-    """Wait until what was written before has another ctime than what is written afterwards (Identity.will_differ)."""
+    """Wait until a later write has another ctime than the writes so far (Identity.will_differ)."""
     time.sleep(_STEPS * time.clock_getres(_FILES_CLOCK))
 
 
@@ -152,18 +153,18 @@ class Reader:
         return self.root.canonical(path)
 
     def status(self, path: str) -> os.stat_result | None:
-        """Return the stat of what is at `path`, symlinks followed beneath the root, or None. Raises NodeError."""
+        """Return the stat of the file at `path`, symlinks followed beneath the root, or None. Raises NodeError."""
         with attempt("look at it", path), contextlib.suppress(*_ABSENT):
             return os.lstat(self.root.outside(self.canonical(path)))
         return None
 
     def is_file(self, path: str) -> bool:
-        """Tell whether a regular file is at `path`."""
+        """Return whether a regular file is at `path`."""
         status = self.status(path)
         return status is not None and stat.S_ISREG(status.st_mode)
 
     def is_executable(self, path: str) -> bool:
-        """Tell whether an executable regular file is at `path`."""
+        """Return whether an executable regular file is at `path`."""
         status = self.status(path)
         return status is not None and stat.S_ISREG(status.st_mode) and bool(status.st_mode & 0o111)
 
@@ -184,7 +185,7 @@ class Reader:
         return []
 
     def matching(self, pattern: str) -> Sequence[str]:
-        """Return the sorted paths that match and are there; a wildcard stands in one name alone. Raises NodeError."""
+        """Return the sorted paths that match and exist; a wildcard matches within one name. Raises NodeError."""
         places = ["/"]
         for part in pattern.strip("/").split("/"):
             if "*" in part:
@@ -195,7 +196,7 @@ class Reader:
         return [place for place in places if self.status(place) is not None]
 
     def read(self, path: str) -> bytes:
-        """Return the content of the file at `path`, which must be there. Raises NodeError, ConfigurationError."""
+        """Return the content of the file at `path`, which must exist. Raises NodeError, ConfigurationError."""
         content = self.content(path)
         if content is None:
             raise NodeError.of(FileNotFoundError(errno.ENOENT, ""), path, "read it")
@@ -227,14 +228,14 @@ class Reader:
             raise NodeError.of(error, path, doing) from error
 
     def missing_folders(self, path: str) -> tuple[str, ...]:
-        """Return which of the folder `path` and its parents are not there, outermost first. Raises NodeError."""
+        """Return which of the folder `path` and its parents do not exist, outermost first. Raises NodeError."""
         return self._innermost(path, self._is_absent)
 
     def _is_absent(self, canonical: str) -> bool:
         return self.status(canonical) is None
 
     def _innermost(self, path: str, belongs: Callable[[str], bool]) -> tuple[str, ...]:
-        """Return the folder `path` and its parents up to the first that does not belong, outermost first."""
+        """Return the folder `path` and its parents up to the first for which `belongs` is false, outermost first."""
         canonical = self.canonical(path)
         found: tuple[str, ...] = ()
         while canonical != "/" and belongs(canonical):
@@ -255,7 +256,7 @@ class Reader:
     def digest(self, path: str) -> str | None:
         """Return the SHA-256 of the file at `path` in hex, or None if no regular file is there. Raises NodeError.
 
-        One that is larger than any program or library is no file of a toolkit's: None, too. Raises Stopped.
+        None as well for a file that is larger than any program or library of a toolkit. Raises Stopped.
         """
         if not self.is_file(path):
             return None
@@ -279,13 +280,13 @@ class Reader:
         return None
 
     def own_status(self, path: str) -> os.stat_result | None:
-        """Return the stat of `path` itself (not of what a symlink there leads to), or None. Raises NodeError."""
+        """Return the stat of `path` itself (not of a symlink's target), or None. Raises NodeError."""
         with attempt("look at it", path), contextlib.suppress(*_ABSENT):
             return os.lstat(self.root.outside(self.in_folder(path)))
         return None
 
     def is_at(self, path: str, fd: int) -> bool:
-        """Tell whether what is open is what is at `path` itself, and not another's by now. Raises NodeError."""
+        """Return whether the open file is still the one at `path` itself. Raises NodeError."""
         status = self.own_status(path)
         return status is not None and os.path.samestat(status, os.fstat(fd))
 
@@ -298,7 +299,7 @@ class Reader:
 def read_bounded(path: str, limit: int = CONFIG_LIMIT) -> bytes:
     """Return the content of a file of the installer's own file system, or of a process's under /proc.
 
-    Raises ConfigurationError for what is no regular file, or is larger; OSError.
+    Raises ConfigurationError if it is no regular file, or larger than `limit`; OSError.
     """
     with _opened(path) as fd:
         _require_regular(os.fstat(fd), path)
@@ -307,15 +308,15 @@ def read_bounded(path: str, limit: int = CONFIG_LIMIT) -> bytes:
 
 @contextlib.contextmanager
 def _opened(name: str, folder: int | None = None) -> Iterator[int]:
-    """Open a file for reading, never through a symlink; what is no regular file is not opened, only named. OSError.
+    """Open a file for reading, never through a symlink; one that is not regular is only opened as a path (O_PATH).
 
-    To open a pipe is to wait for its writer, and to open a device is to use it.
+    Opening a pipe waits for its writer, and opening a device uses it. Raises OSError.
     """
     with opened(name, os.O_PATH | os.O_NOFOLLOW, folder) as named:
         if not stat.S_ISREG(os.fstat(named).st_mode):
             yield named
             return
-        # not blocking, either: a lease on the file (fcntl(2)) would have to be given up first
+        # nor does a lease on the file (fcntl(2)) block, which would have to be released first
         with opened(f"/proc/self/fd/{named}", os.O_RDONLY | os.O_NONBLOCK) as fd:
             yield fd
 
@@ -331,26 +332,26 @@ def _whole(fd: int, limit: int, path: str) -> bytes:
     content = bytearray()
     while piece := os.read(fd, 1 << 20):
         content += piece
-        if len(content) > limit:  # it may grow while it is read
+        if len(content) > limit:  # the file may grow while it is read
             raise ConfigurationError(f"is larger than {limit} bytes", path=path)
     return bytes(content)
 
 
 def xattrs(fd: int) -> tuple[tuple[str, bytes], ...]:
-    """Return the extended attributes, none where the file system has none."""
+    """Return the extended attributes; none if the file system has none."""
     with Tolerated(errno.EOPNOTSUPP, errno.ENODATA):
         return tuple((name, os.getxattr(fd, name)) for name in sorted(os.listxattr(fd)))
     return ()
 
 
 class Tree(Reader):
-    """A folder of the installer's own file system, as if it were a root; what cannot be reached is not there."""
+    """A folder of the installer's own file system, read as a root; files that cannot be reached count as absent."""
 
     def __init__(self, folder: str) -> None:
         super().__init__(Root(folder))
 
     def status(self, path: str) -> os.stat_result | None:
-        """Return the stat of what `path` leads to, or None."""
+        """Return the stat of the file to which `path` leads, or None."""
         try:
             return super().status(path)
         except NodeError:
@@ -370,7 +371,7 @@ class Tree(Reader):
             return []  # as above
 
     def outside(self, path: str) -> str:
-        """Return where a path of the tree is for the installer."""
+        """Return the installer's path of a path of the tree."""
         return self.root.outside(self.canonical(path))
 
 
@@ -381,7 +382,7 @@ class _KnownLinks(Root):
         super().__init__(folder)
         self._links: dict[str, str | None] = {}
 
-    def _leads_straight(self, path: str) -> bool:  # noqa: ARG002  # what is known of its components says it
+    def _leads_straight(self, path: str) -> bool:  # noqa: ARG002  # the cached links of its components decide
         return False
 
     def _link(self, path: str) -> str | None:
@@ -391,9 +392,9 @@ class _KnownLinks(Root):
 
 
 class OneLook(Reader):
-    """A reader for a search of hundreds of patterns, most of whose folders are the same, or absent.
+    """A reader for a search of hundreds of patterns, most of whose folders are the same or absent.
 
-    What it has read of folders and links is as old as the search: it is for reading, and is thrown away after it.
+    Its cached folders and links are never refreshed: use it for reading only, and discard it after the search.
     """
 
     def __init__(self, reader: Reader) -> None:
@@ -407,7 +408,7 @@ class OneLook(Reader):
         return self._names[path]
 
     def lacks(self, path: str) -> bool:
-        """Tell whether surely nothing is at `path`: its folder could be read, and has no such name."""
+        """Return whether certainly nothing is at `path`: its folder could be read, and has no such name."""
         folder, name = posixpath.split(path)
         if name in ("", ".", ".."):
             return False

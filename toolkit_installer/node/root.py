@@ -1,6 +1,6 @@
-"""Looks at paths of the installer's own mount namespace, where a path is all there is to go by. Reads, never writes.
+"""Paths beneath the node root, resolved as a chroot would, with no way out of it. Reads, never writes.
 
-Paths beneath the node root, resolved as a chroot would, with no way out of it.
+The functions that take no root inspect paths of the installer's own mount namespace.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from toolkit_installer.node.owners import groups, ourselves, written_by_others
 
 
 def is_folder(path: str) -> bool:
-    """Tell whether a folder is at `path`, symlinks followed."""
+    """Return whether a folder is at `path`, symlinks followed."""
     return os.path.isdir(path)
 
 
 def is_there(path: str) -> bool:
-    """Tell whether anything is at `path` itself, be it a symlink to nothing."""
+    """Return whether anything is at `path` itself, a dangling symlink included."""
     return os.path.lexists(path)
 
 
 def leads_somewhere(path: str) -> bool:
-    """Tell whether anything is at the end of `path`, symlinks followed."""
+    """Return whether anything is at `path`, symlinks followed."""
     return os.path.exists(path)
 
 
@@ -36,12 +36,12 @@ def real(path: str) -> str:
 
 
 def may_run(path: str) -> bool:
-    """Tell whether this process may execute what is at `path`."""
+    """Return whether this process may execute the file at `path`."""
     return os.access(path, os.X_OK)
 
 
 def head(path: str, size: int) -> bytes | None:
-    """Return the first bytes of a regular file, None where there is none that can be read."""
+    """Return the first bytes of a regular file, None if there is none that can be read."""
     try:
         if not os.path.isfile(path):
             return None
@@ -52,7 +52,7 @@ def head(path: str, size: int) -> bytes | None:
 
 
 def device_number(path: str) -> tuple[int, int] | None:
-    """Return major and minor of the character device at `path`, None where there is none."""
+    """Return major and minor number of the character device at `path`, None if there is none."""
     try:
         status = os.lstat(path)
     except OSError:
@@ -61,7 +61,7 @@ def device_number(path: str) -> tuple[int, int] | None:
 
 
 INIT_ROOT = "/proc/1/root"
-"""The node's `/` as its first process sees it, where this one is among the node's processes."""
+"""The node's `/` as its first process sees it, if this process is among the node's processes."""
 MAX_SYMLINKS = 40
 """As many as the kernel follows (path_resolution(7))."""
 
@@ -87,13 +87,13 @@ _NIX_HINT = (
 
 
 class NodeError(ConfigurationError):
-    """The kernel refused something on the node. `number` is its errno."""
+    """The kernel refused an operation on the node. `number` is its errno."""
 
     number = 0
 
     @classmethod
     def of(cls, error: OSError, path: str, doing: str) -> NodeError:
-        """Say what the kernel refused, to which file, and what to do."""
+        """Return an error with the operation that the kernel refused, the file, and a remedy."""
         number = error.errno or 0
         hint = _NIX_HINT if number == errno.EROFS and path.startswith(_NIX_STORE) else _HINTS.get(number)
         made = cls(f"cannot {doing}: {os.strerror(number)}", path=path, hint=hint)
@@ -103,7 +103,7 @@ class NodeError(ConfigurationError):
 
 @contextlib.contextmanager
 def attempt(doing: str, path: str) -> Iterator[None]:
-    """Raise NodeError for what the kernel refuses within: it says that this could not be done to the file at `path`."""
+    """Raise NodeError for an OSError inside the block, with the operation `doing` and the file at `path`."""
     try:
         yield
     except OSError as error:
@@ -111,7 +111,7 @@ def attempt(doing: str, path: str) -> Iterator[None]:
 
 
 class Tolerated(contextlib.AbstractContextManager["Tolerated", bool]):
-    """Goes on after what the kernel refuses within with one of these errors, and with no other."""
+    """Suppresses an OSError inside the block if it has one of these numbers."""
 
     def __init__(self, *numbers: int) -> None:
         self._numbers = numbers
@@ -122,7 +122,7 @@ class Tolerated(contextlib.AbstractContextManager["Tolerated", bool]):
 
 @contextlib.contextmanager
 def opened(name: str, flags: int, folder: int | None = None) -> Iterator[int]:
-    """Open a file or folder, which no program that is started inherits; yield its descriptor. Raises OSError."""
+    """Open a file or folder, which no started program inherits; yield its descriptor. Raises OSError."""
     fd = os.open(name, flags | os.O_CLOEXEC, dir_fd=folder)
     try:
         yield fd
@@ -136,17 +136,17 @@ class Root:
     def __init__(self, folder: str) -> None:
         self.folder = os.path.abspath(folder)
         self.only_looks = False
-        """Nothing is written here by this process, whose own mount of the node may therefore be a read-only one."""
+        """Whether this process writes nothing here, so that its own mount of the node may be a read-only one."""
 
     def outside(self, path: str) -> str:
-        """Return where the node's canonical `path` is in the installer's own mount namespace."""
+        """Return the path of the node's canonical `path` in the installer's own mount namespace."""
         return path if self.folder == "/" else self.folder + path
 
     def for_writers(self, path: str) -> str:
-        """Return where it shows whether something could be written at the canonical `path`, which is there.
+        """Return the path where to check whether the canonical `path`, which exists, can be written.
 
-        That is here, unless this process only looks, and here is mounted read-only: then it is where the node's init
-        has the same file or folder. Raises OSError.
+        That is its path here, unless this process only inspects the node, through a read-only mount: then it is where
+        the node's init has the same file or folder. Raises OSError.
         """
         here = self.outside(path)
         if self.only_looks and os.statvfs(here).f_flag & os.ST_RDONLY:
@@ -159,15 +159,15 @@ class Root:
     def canonical(self, path: str) -> str:
         """Return the node's path with every symlink resolved; components that do not exist stay as they are.
 
-        Raises NodeError when there are too many symlinks, one of them is where anybody could have put it, or a
-        component cannot be looked at.
+        Raises NodeError if there are too many symlinks, one of them is where any user could have put it, or a component
+        cannot be inspected.
         """
         if self._leads_straight(path):
             return path
         pending = [part for part in reversed(path.split("/")) if part]
         done: list[str] = []
         links = 0
-        gone: int | None = None  # how many components lead to the first that is not there; nor is what is beneath it
+        gone: int | None = None  # components up to the first absent one, beneath which nothing exists either
         while pending:
             part = pending.pop()
             if part == ".":
@@ -194,7 +194,7 @@ class Root:
         return "/" + "/".join(done)
 
     def _leads_straight(self, path: str) -> bool:
-        """Tell whether something is at `path` and no symlink leads there, as with nearly all paths; False: perhaps."""
+        """Return whether `path` exists and no symlink leads there, as with nearly all paths; False: unknown."""
         fd = self._straight(path, os.O_PATH)
         if fd is None:
             return False
@@ -202,9 +202,9 @@ class Root:
         return True
 
     def _straight(self, path: str, flags: int) -> int | None:
-        """Return a descriptor of what is at `path` if no symlink leads there; None: perhaps one does, or it is absent.
+        """Return a descriptor of `path` if no symlink leads there; None if one may, or if it is absent.
 
-        The kernel's own name for what was opened says so (proc_pid_fd(5)), in two calls instead of one a component.
+        Decided by the kernel's own name for the open file (proc_pid_fd(5)), in two calls instead of one per component.
         """
         if not path.startswith("/"):
             return None
@@ -220,7 +220,7 @@ class Root:
         return None
 
     def _link(self, path: str) -> str | None:
-        """Return the target of the symlink at `path`, an empty one for anything else, None for nothing at all."""
+        """Return the target of the symlink at `path`, empty for anything else, None if nothing is there."""
         try:
             return os.readlink(self.outside(path))
         except OSError as error:
@@ -232,9 +232,9 @@ class Root:
             raise NodeError.of(error, path, doing) from error
 
     def _refuse_planted(self, path: str) -> None:
-        """Raise NodeError for a symlink that somebody else could have put there, to lead us to a file of their choice.
+        """Raise NodeError for a symlink that another user could have put there, to lead us to a file of their choice.
 
-        The kernel's own rule (proc_sys_fs(5), protected_symlinks) speaks of sticky folders alone, and can be off.
+        The kernel's own rule (proc_sys_fs(5), protected_symlinks) applies to sticky folders only, and can be off.
         """
         folder = os.path.dirname(path)
         with attempt("look at it", path):
@@ -258,7 +258,7 @@ class Root:
     def parent(self, path: str) -> Iterator[tuple[int, str]]:
         """Open the folder of the canonical `path`; yield its descriptor and the last name.
 
-        No symlink at all may lead there, so a folder that was swapped for one meanwhile is an error. Raises OSError.
+        No component may be a symlink, so a folder that was replaced by one meanwhile is an error. Raises OSError.
         """
         folder, name = os.path.split(path)
         fd = self._straight(folder, os.O_RDONLY | os.O_DIRECTORY)
@@ -270,7 +270,7 @@ class Root:
             os.close(fd)
 
     def _walked(self, folder: str) -> int:
-        """Return a descriptor of a folder, opened a component at a time, none of them a symlink. Raises OSError."""
+        """Return a descriptor of a folder, opened one component at a time, none of them a symlink. Raises OSError."""
         flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
         fd = os.open(self.folder, flags)
         try:
@@ -290,9 +290,9 @@ class Root:
 
 
 def is_mounted(path: str) -> bool:
-    """Tell whether something is mounted at a folder of our own file system, be it a part of the same disk.
+    """Return whether something is mounted at a folder of our own file system, even a part of the same disk.
 
-    Device numbers do not tell: the node's / may lie on the disk that the container's own root lies on.
+    Device numbers do not show that: the node's / may be on the same disk as the container's own root.
     """
     flags = os.O_PATH | os.O_DIRECTORY
     try:
@@ -305,7 +305,7 @@ def is_mounted(path: str) -> bool:
 def mount_id(fd: int) -> int:
     """Return the id of the mount that an open file or folder is on; a bind mount has its own.
 
-    It is -1 where the kernel does not tell (proc_pid_fdinfo(5)).
+    The id is -1 if the kernel does not report it (proc_pid_fdinfo(5)).
     """
     with open(f"/proc/self/fdinfo/{fd}", encoding="utf-8", newline="\n") as lines:
         for line in lines:

@@ -1,6 +1,7 @@
-"""Tells the service manager that started this process how far it is (sd_notify(3)); nothing where none asks.
+"""Units of the node's systemd, managed through the node's own systemctl, and reports to our own service manager.
 
-Units of the node's systemd, through the node's own systemctl. Never daemon-reload: running GPU pods lose devices.
+Never daemon-reload: running GPU pods lose devices. `ready` reports to the service manager that started this process
+(sd_notify(3)), if there is one.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ _VARIABLE: Final = "NOTIFY_SOCKET"
 
 
 def ready(status: str) -> None:
-    """Report that the service is up, and its status in one line. A service manager that is gone is no error."""
+    """Report that the service is up, with a status of one line. A service manager that is gone is no error."""
     address = os.environ.get(_VARIABLE, "")
     if not address.startswith(("/", "@")):
         return
-    # an abstract name begins with a NUL (unix(7)), which the variable spells as @
+    # an abstract name begins with a NUL (unix(7)), which the variable has as @
     name = f"\0{address.removeprefix('@')}" if address.startswith("@") else address
     with (
         contextlib.suppress(OSError),
@@ -42,7 +43,7 @@ _NO_TROUBLE = r"\blevel=(info|debug|trace)\b|^(Starting|Started|Stopping|Stopped
 """Log lines without trouble: the engines' harmless levels, and systemd's own progress."""
 
 _OWN_LINES = ("_TRANSPORT=stdout", "+", "_PID=1", "+", "SYSLOG_IDENTIFIER=systemd-coredump")
-"""journalctl's matches for what a unit's programs print, and what systemd says of the unit.
+"""journalctl's matches for the output of a unit's programs, and for systemd's lines about the unit.
 
 dockerd itself writes the lines of containers with the log drivers journald and syslog, under its own unit.
 """
@@ -56,25 +57,25 @@ class Services:
         self.calls = calls
 
     def knows(self, unit: str) -> bool:
-        """Tell whether systemd can be reached and has this unit loaded."""
+        """Return whether systemd can be reached and has this unit loaded."""
         return self.property(unit, "LoadState") == "loaded"
 
     def property(self, unit: str, name: str) -> str | None:
-        """Return a unit's property, such as `Restart`, or None where systemd does not tell."""
+        """Return a unit's property, such as `Restart`, or None if systemd does not report it."""
         systemctl = self.programs.find_program("systemctl")
         if systemctl is None:
             return None
         try:
             shown = self.programs.run([systemctl, "show", f"--property={name}", unit], seconds=10)
         except ProgramError:
-            return None  # systemd cannot be reached: that is the answer
+            return None  # systemd cannot be reached
         text = shown.output.decode(errors="replace").strip()
         return text.removeprefix(f"{name}=") if shown.status == 0 and text else None
 
     def properties(self, units: Sequence[str], names: Sequence[str]) -> dict[str, dict[str, str]] | None:
-        """Return properties of several units, by unit; None where systemd does not tell of each of them.
+        """Return properties of several units, by unit; None if systemd does not report each unit.
 
-        One that is older than a property leaves it out.
+        A systemd that is older than a property leaves it out.
         """
         systemctl = self.programs.find_program("systemctl")
         if systemctl is None:
@@ -83,7 +84,7 @@ class Services:
             shown = self.programs.run([systemctl, "show", f"--property={','.join(names)}", "--", *units], seconds=10)
         except ProgramError:
             return None  # as above
-        # in the order in which they were named, with an empty line between them (systemctl(1), show)
+        # in the order of the command line, with an empty line between units (systemctl(1), show)
         blocks = shown.output.decode(errors="replace").strip().split("\n\n")
         told = [dict(line.split("=", 1) for line in block.split("\n") if "=" in line) for block in blocks]
         if shown.status != 0 or len(told) != len(units) or not all(told):
@@ -91,10 +92,10 @@ class Services:
         return dict(zip(units, told, strict=True))
 
     def is_stopping(self) -> bool:
-        """Tell whether the node is going down, by the word of systemd or of its login manager.
+        """Return whether the node is shutting down, according to systemd or its login manager.
 
-        systemd says so from when it stops units (systemctl(1), is-system-running). Before that the login manager does,
-        while a kubelet that asked it for time ends the node's pods (org.freedesktop.login1(5), PreparingForShutdown).
+        systemd reports it once it stops units (systemctl(1), is-system-running). Before that the login manager does,
+        while a kubelet that requested a delay ends the node's pods (org.freedesktop.login1(5), PreparingForShutdown).
         """
         return any(
             (program := self.programs.find_program(name)) is not None and self._says([program, *words], said)
@@ -108,14 +109,14 @@ class Services:
         try:
             return self.programs.run(command, seconds=10).output.strip() == said
         except ProgramError:
-            return False  # it cannot be reached: it has not said so
+            return False  # it cannot be reached, and so has not reported it
 
     def restart(self, unit: str, *, seconds: float, meanwhile: Callable[[], None] | None = None) -> None:
-        """Restart the unit and wait for it, whatever its start limit says of earlier attempts.
+        """Restart the unit and wait for it, even if earlier attempts have used up its start limit.
 
-        `meanwhile` is called now and then once systemd is asked, and may raise Stopped: systemd does what it was asked
-        whether or not this process waits on. Raises ProgramError with systemd's own words, and with what the unit's
-        log says of it; Stopped.
+        `meanwhile` is called repeatedly after the request to systemd, and may raise Stopped: systemd completes the
+        restart whether or not this process waits. Raises ProgramError with systemd's own error and the last lines of
+        the unit's log; Stopped.
         """
         systemctl = self.programs.find_program("systemctl")
         if systemctl is None:
@@ -123,7 +124,7 @@ class Services:
         command = [systemctl, "restart", unit]
         self.calls.restart_unit(command)
         began = time.time()
-        # a unit that failed a few times is not started again before this, though its files are good by now
+        # without this, a unit that failed a few times is not started again, though its files are good by now
         self.programs.run([systemctl, "reset-failed", unit], seconds=seconds)
         with programs.telling(meanwhile) if meanwhile is not None else contextlib.nullcontext():
             done = self.programs.run(command, seconds=seconds)
@@ -133,17 +134,17 @@ class Services:
             raise ProgramError(f"{' '.join(command)} ended with {done.status}: {done.errors}{log}")
 
     def last_words(self, unit: str, since: float) -> str:
-        """Return in one line the last log lines of the unit that may tell of trouble, else the last ones of all.
+        """Return in one line the last log lines of the unit that may show a problem, else its last lines.
 
-        `since` is in seconds since the epoch. The text is empty where the log cannot be read.
+        `since` is in seconds since the epoch. Empty without journalctl; the error if it fails.
         """
-        # systemd counts whole seconds here, and says "@" for them (systemd.time(7))
+        # systemd counts whole seconds here, and writes "@" before them (systemd.time(7))
         return " | ".join(self.trouble(unit, f"@{int(since)}", _LOG_LINES))
 
     def trouble(self, unit: str, since: str, count: int) -> list[str]:
-        """Return so many of the last log lines of the unit that may tell of trouble, else the last ones of all.
+        """Return the last `count` log lines of the unit that may show a problem, else its last lines.
 
-        `since` is a time as systemd writes it (systemd.time(7)). There are none where the log cannot be read.
+        `since` is a time in systemd's format (systemd.time(7)). Empty without journalctl; the error if it fails.
         """
         journalctl = self.programs.find_program("journalctl")
         if journalctl is None:
@@ -157,7 +158,7 @@ class Services:
         return ([line for line in lines if not re.search(_NO_TROUBLE, line)] or lines)[-count:]
 
     def log(self, unit: str, lines: int) -> str | None:
-        """Return the last lines of a unit's own log, each with its time; None where there are none, or no journal."""
+        """Return the last lines of a unit's own log, each with its time; None if there are none, or no journal."""
         journalctl = self.programs.find_program("journalctl")
         if journalctl is None:
             return None

@@ -1,4 +1,4 @@
-"""Signals that tell the installer to stop or to look again: blocked from the start, looked at where it is safe."""
+"""Signals that make the installer stop or inspect the node again: blocked from the start, handled where it is safe."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Final
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 HANDLED: Final = (*STOPPING, signal.SIGHUP)
 _LOOK_SECONDS: Final = 0.05
-"""How soon a signal is seen."""
+"""Seconds between two checks for a signal."""
 
 
-class Stopped(BaseException):  # like KeyboardInterrupt: no failure, and nothing on the way may catch it
-    """A signal asked the installer to stop. `number` is the signal."""
+class Stopped(BaseException):  # like KeyboardInterrupt: no failure, and no handler of errors may catch it
+    """A signal requested that the installer stop. `number` is the signal."""
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(number.name)
@@ -25,18 +25,18 @@ class Stopped(BaseException):  # like KeyboardInterrupt: no failure, and nothing
 
 
 def block() -> None:
-    """Hold the handled signals back, so that none interrupts half a change; a broken pipe is an error, not a death."""
+    """Block the handled signals, so that none interrupts half a change; a broken pipe is an error and does not kill."""
     signal.pthread_sigmask(signal.SIG_BLOCK, HANDLED)
     signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
 _deferrals: list[None] = []
-"""One for each piece of work that no signal may interrupt."""
+"""One entry per piece of work that no signal may interrupt."""
 
 
 @contextlib.contextmanager
 def deferred() -> Iterator[None]:
-    """Keep signals from ending any wait inside: work that was begun is finished before the installer stops."""
+    """Keep signals from ending a wait inside the block: work that was begun is finished before the installer stops."""
     _deferrals.append(None)
     try:
         yield
@@ -59,10 +59,10 @@ def rest(seconds: float) -> None:
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Let a signal that stops the installer end what blocks within, at once, by raising Stopped. It stays pending.
+    """Let a signal that stops the installer end a blocking call inside the block, by raising Stopped. It stays pending.
 
-    For waits that are not ours to write, in calls that change nothing. Where signals are not held back (commands that
-    change nothing), they end the program by themselves; where they are deferred, they wait.
+    For waits inside other libraries, in calls that change nothing. If signals are not blocked (commands that change
+    nothing), they end the program by themselves; if they are deferred, they wait.
     """
     if _deferrals or not signal.pthread_sigmask(signal.SIG_BLOCK, []).issuperset(STOPPING):
         yield
@@ -88,16 +88,16 @@ def interruptible() -> Iterator[None]:
         for number, handler in handlers.items():
             signal.signal(number, handler)
         for each in caught:
-            signal.raise_signal(each)  # held back by now, it is pending again for who takes care of it
+            signal.raise_signal(each)  # blocked by now, it is pending again for the code that handles it
 
 
 _interruptibles: list[None] = []
-"""One for each block that a signal may end at any instant."""
+"""One entry per block that a signal may end at any moment."""
 
 
 @contextlib.contextmanager
 def polled() -> Iterator[None]:
-    """Hold signals back inside a block of `interruptible`, for work that calls `heed` itself, such as a child's."""
+    """Block signals inside a block of `interruptible`, for work that calls `heed` itself, such as a child's."""
     if not _interruptibles:
         yield
         return
@@ -110,7 +110,7 @@ def polled() -> Iterator[None]:
 
 @contextlib.contextmanager
 def limited(seconds: float) -> Iterator[None]:
-    """Let what blocks within end after so many seconds, by raising TimeoutError, however often it hears a little.
+    """Raise TimeoutError in a blocking call inside the block after so many seconds, even if data still arrives.
 
     The limits of libraries begin anew with each byte that arrives.
     """
@@ -136,7 +136,7 @@ def unblock() -> None:
 
 
 def end_at_once() -> bool:
-    """Tell whether a signal ends the program without a word, and so without a look at the programs that it started."""
+    """Return whether a signal ends the program at once, so that it cannot end the programs that it started."""
     return signal.pthread_sigmask(signal.SIG_BLOCK, ()).isdisjoint(HANDLED)
 
 
@@ -147,11 +147,11 @@ def unblock_all() -> None:
 
 
 def take(seconds: float = 0.0) -> signal.Signals | None:
-    """Wait up to `seconds` for a handled signal; return it, or None. The signal is used up.
+    """Wait up to `seconds` for a handled signal; return it, or None. The signal is consumed.
 
-    It is looked for again and again: where the process is stopped meanwhile and goes on when the time is over, Python's
-    sigtimedwait tells of any signal at all, of what happens to be in its memory, TERM too. A timer's signal would have
-    to be held back by every thread, and libraries have threads of their own.
+    Pending signals are polled: if the process is stopped meanwhile and continues after the time is over, Python's
+    sigtimedwait reports an arbitrary signal from uninitialized memory, TERM too. A timer's signal would have to be
+    blocked in every thread, and libraries have threads of their own.
     """
     deadline = time.monotonic() + seconds
     while not signal.sigpending().intersection(HANDLED):
@@ -163,28 +163,28 @@ def take(seconds: float = 0.0) -> signal.Signals | None:
 
 
 def hold_child() -> None:
-    """Have what a child tells by SIGCHLD from now on wait for whoever waits for it; what came before is used up."""
+    """Keep SIGCHLD pending from now on until it is waited for; discard earlier ones."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     while signal.SIGCHLD in signal.sigpending():
         signal.sigwaitinfo([signal.SIGCHLD])
 
 
 def release_child() -> None:
-    """Let what children tell pass unheard again."""
+    """Stop blocking SIGCHLD: it has no effect again."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
 
 
 class Attention:
-    """Collects the signals that came, for the next instant at which it is safe to stop."""
+    """Collects the received signals until the next moment at which it is safe to stop."""
 
     def __init__(self) -> None:
         self.stop: signal.Signals | None = None
         self.again = False
         self.awaited_by: object | None = None
-        """An engine's process that systemd was asked to restart, and that ends only after this one."""
+        """An engine's process whose restart was requested from systemd, and which ends only after this one."""
 
     def take_pending(self, seconds: float = 0.0) -> None:
-        """Take all that is pending, waiting up to `seconds` for a first one, but not beyond a request to stop."""
+        """Take the signals that are pending or arrive within `seconds`, but none after a request to stop."""
         deadline = time.monotonic() + seconds
         while True:
             number = take(max(0.0, deadline - time.monotonic()))
@@ -197,7 +197,7 @@ class Attention:
                 return
 
     def raise_if_stopped(self) -> None:
-        """Raise Stopped if a signal asked for it: called at instants where nothing is half done."""
+        """Raise Stopped if a signal requested it: called at moments where nothing is half done."""
         self.take_pending()
         if self.stop is not None:
             raise Stopped(self.stop)

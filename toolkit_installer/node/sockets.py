@@ -1,4 +1,4 @@
-"""Which process serves one of the node's sockets, and whether it is one that we believe."""
+"""Connects to the node's unix sockets, and checks which process serves a socket and whether it is trusted."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ _ANSWER_SECONDS = 5.0
 
 
 class StrangerError(InstallerError):
-    """A process that we do not believe answers on an engine's socket."""
+    """An untrusted process answers on an engine's socket."""
 
     exit_code = ExitCode.BAD_CONFIGURATION
 
 
 @contextlib.contextmanager
 def reachable(root: Root, path: str) -> Iterator[str]:
-    """Yield a short name of the node's socket for connect(2), whose limit is 107 bytes. Raises OSError."""
+    """Yield a short path of the node's socket for connect(2), whose limit is 107 bytes. Raises OSError."""
     root, path = home_of(root, path)
     with root.parent(root.canonical(path)) as (folder, name):
         yield f"/proc/self/fd/{folder}/{name}"
 
 
 def home_of(root: Root, path: str) -> tuple[Root, str]:
-    """Return the root and the path beneath it by which a socket is opened.
+    """Return the root, and the path beneath it, by which a socket is opened.
 
-    `/proc/1/root` is no symlink that could be read: its text is `/`, and it leads to the root of the node's init.
+    `/proc/1/root` cannot be resolved as a symlink: its text is `/`, but it leads to the root of the node's init.
     """
     beneath = path.removeprefix(INIT_ROOT)
     return (
@@ -51,19 +51,19 @@ def home_of(root: Root, path: str) -> tuple[Root, str]:
 
 
 def refuse_strangers(root: Root, path: str) -> None:
-    """Raise StrangerError if what listens on the node's unix socket was made by a stranger; nothing there is fine.
+    """Raise StrangerError if an untrusted process created the node's listening unix socket; an absent socket is fine.
 
-    The kernel tells who called listen(2) (unix(7), SO_PEERCRED): no word of theirs has to be heard for that.
+    The kernel reports which process called listen(2) (unix(7), SO_PEERCRED): nothing has to be read from it.
     """
     with contextlib.suppress(OSError), _connected(root, path) as connection:
         _refuse_stranger(*_listener(connection), path)
 
 
 def believed(root: Root, path: str, flag: str) -> socket.socket:
-    """Return a connection that does not block, to the node's unix socket; the caller closes it.
+    """Return a non-blocking connection to the node's unix socket; the caller closes it.
 
-    The socket's file is root's or ours, and so is whoever listens. `flag` is what names the socket. Raises
-    StrangerError, OSError, NodeError.
+    The socket's file belongs to root or to us, and so does the listening process. `flag` is the option that names the
+    socket. Raises StrangerError, OSError, NodeError.
     """
     with contextlib.ExitStack() as stack:
         name = stack.enter_context(reachable(root, path))
@@ -84,11 +84,11 @@ def believed(root: Root, path: str, flag: str) -> socket.socket:
 
 
 def speaker(root: Root, path: str, greeting: bytes) -> Process | None:
-    """Return the process that answers on the node's unix socket; None if nothing answers, or it is not seen from here.
+    """Return the process that responds on the node's unix socket; None if nothing responds, or it is not visible here.
 
-    Raises StrangerError if a stranger answers.
+    Raises StrangerError if an untrusted process responds.
     """
-    from toolkit_installer.node.processes import inspect_process  # noqa: PLC0415  # who only connects has half as much
+    from toolkit_installer.node.processes import inspect_process  # noqa: PLC0415  # half the memory to only connect
 
     found = peer(root, path, greeting)
     if found is None:
@@ -99,11 +99,11 @@ def speaker(root: Root, path: str, greeting: bytes) -> Process | None:
 
 
 def peer(root: Root, path: str, greeting: bytes) -> tuple[int, int] | None:
-    """Return PID and user of the process that answers on the node's unix socket, or None if nothing answers.
+    """Return PID and user of the process that responds on the node's unix socket, or None if nothing responds.
 
-    `greeting` is sent to make it talk: the credentials come with what the process itself sends. Those of the socket
-    name whoever created it, which is systemd for a socket-activated engine. A process that stays silent is named by
-    the socket. The PID 0 means that the process lives in another PID namespace.
+    `greeting` is sent to get a response: the credentials come with what the process itself sends. Those of the socket
+    name its creator, which is systemd for a socket-activated engine; they are used if there is no `greeting` and the
+    process sends nothing. PID 0 means that the process is in another PID namespace.
     """
     try:
         with _connected(root, path) as connection:
@@ -112,10 +112,10 @@ def peer(root: Root, path: str, greeting: bytes) -> tuple[int, int] | None:
             try:
                 said_by = _sender(connection)
             except TimeoutError:
-                said_by = None  # asked, and silent: it does not serve
+                said_by = None  # no response: it does not serve
             if said_by is None and not greeting:
                 return _listener(connection)
-            return said_by  # None: it hung up without a word, and is on its way down
+            return said_by  # None: it closed the connection without a response, and is shutting down
     except OSError:
         return None
 
@@ -124,7 +124,7 @@ def peer(root: Root, path: str, greeting: bytes) -> tuple[int, int] | None:
 def _connected(root: Root, path: str) -> Iterator[socket.socket]:
     """Connect to the node's unix socket. Raises OSError."""
     with reachable(root, path) as name, socket.socket(socket.AF_UNIX) as connection, signals.interruptible():
-        # before connecting: an answer that comes faster than this option carries no credentials
+        # before connecting: a response that arrives before this option is set carries no credentials
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         connection.settimeout(_ANSWER_SECONDS)
         connection.connect(name)
@@ -132,13 +132,13 @@ def _connected(root: Root, path: str) -> Iterator[socket.socket]:
 
 
 def _listener(connection: socket.socket) -> tuple[int, int]:
-    """Return PID and user of who made the socket that we are connected to."""
+    """Return PID and user of the process that created the socket to which we are connected."""
     pid, user, _ = _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))
     return pid, user
 
 
 def _believes(pid: int, user: int) -> bool:
-    """Tell whether the word of a process counts; one that ended, or is not seen from here, is judged by its user."""
+    """Return whether a process is trusted; one that ended, or is not visible here, is judged by its user."""
     return user in ourselves() and (not pid or trust.standing(pid) is not Standing.STRANGER)
 
 
@@ -153,13 +153,13 @@ def _refuse_stranger(pid: int, user: int, path: str, flag: str = "--socket") -> 
 
 
 def listens(root: Root, path: str) -> bool:
-    """Tell whether some process that we believe listens on the node's unix socket, whether or not it answers."""
+    """Return whether a trusted process listens on the node's unix socket, whether or not it responds."""
     try:
         with _connected(root, path) as connection:
             return _believes(*_listener(connection))
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
         return False
-    except OSError:  # a full queue: somebody is there, and counts if the socket's file is root's, or ours
+    except OSError:  # a full queue: a process listens, and counts if the socket's file belongs to root or to us
         root, path = home_of(root, path)
         with contextlib.suppress(OSError, NodeError):
             return os.lstat(root.outside(root.canonical(path))).st_uid in ourselves()
@@ -167,10 +167,10 @@ def listens(root: Root, path: str) -> bool:
 
 
 def _sender(connection: socket.socket) -> tuple[int, int] | None:
-    """Return PID and user of who sent what comes first, None at the end of the connection. Raises OSError."""
+    """Return PID and user of the sender of the first data, None at the end of the connection. Raises OSError."""
     said, ancillary, _, _ = connection.recvmsg(4096, socket.CMSG_SPACE(_CREDENTIALS.size))
     if not said:
-        return None  # the end of the connection has credentials too, and they name nobody
+        return None  # the end of the connection has credentials too, which name no process
     for level, kind, data in ancillary:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS):
             pid, user, _ = _CREDENTIALS.unpack(data[: _CREDENTIALS.size])

@@ -1,7 +1,4 @@
-"""Writing to a standard stream past its buffer.
-
-A line on the terminal that says how far something is, kept up to date.
-"""
+"""Writes to a standard stream past its buffer, and shows progress in a line on the terminal that is kept up to date."""
 
 from __future__ import annotations
 
@@ -13,9 +10,9 @@ from typing import ClassVar, TextIO
 
 
 def write(stream: TextIO, text: str, *, patient: bool = False) -> None:
-    """Write a text past Python's buffer, which keeps what it cannot write and fails again when the process ends.
+    """Write a text past Python's buffer, which keeps text that it cannot write and fails again when the process ends.
 
-    `patient`: wait where a pipe that does not block is full. Raises OSError, and ValueError for a closed stream.
+    `patient`: wait if a non-blocking pipe is full. Raises OSError, and ValueError for a closed stream.
     """
     try:
         descriptor = stream.fileno()
@@ -34,18 +31,18 @@ def write(stream: TextIO, text: str, *, patient: bool = False) -> None:
 
 
 def is_a_persons() -> bool:
-    """Tell whether a person has started this program in a shell: the shell leads the session of their terminal.
+    """Return whether a person has started this program in a shell: the shell leads the session of their terminal.
 
-    In a container with a terminal (`docker run -t`) whatever starts it again and again has it lead a session itself.
+    In a container with a terminal (`docker run -t`), the program that restarts it makes it lead a session itself.
     """
     return os.isatty(0) and os.isatty(2) and os.getsid(0) != os.getpid()
 
 
 class StatusLine:
-    """One line on stderr that is written over again and again; nothing where that is no terminal, or not wanted."""
+    """One line on stderr that is overwritten again and again; no effect if that is no terminal, or not wanted."""
 
     shown_now: ClassVar[StatusLine | None] = None
-    """The one that is on the terminal: whoever writes a line there takes it away first."""
+    """The line that is on the terminal: code that writes there clears it first."""
 
     def __init__(self, *, on: bool) -> None:
         self.on = on and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
@@ -53,14 +50,14 @@ class StatusLine:
 
     @classmethod
     def make_room(cls) -> None:
-        """Take away what is shown, by whomever."""
+        """Clear the line that is shown, whichever object shows it."""
         if cls.shown_now is not None:
             cls.shown_now.clear()
 
     def show(self, text: str) -> None:
         """Show a text in place of the one before, cut to the terminal's width."""
         if self.on:
-            import shutil  # noqa: PLC0415  # it brings the compressors along, and few starts show a line
+            import shutil  # noqa: PLC0415  # it imports the compressors, and few starts show a line
 
             width = shutil.get_terminal_size().columns - 1
             plain = "".join(letter if letter.isprintable() else " " for letter in text)
@@ -69,7 +66,7 @@ class StatusLine:
             StatusLine.shown_now = self
 
     def clear(self) -> None:
-        """Take the text away, for what is written next."""
+        """Clear the text, for the output that follows."""
         if self._shown:
             self._write("\r\x1b[K")
             self._shown = False
@@ -77,5 +74,5 @@ class StatusLine:
 
     @staticmethod
     def _write(text: str) -> None:
-        with contextlib.suppress(OSError):  # a terminal that went away is no reason to stop
+        with contextlib.suppress(OSError):  # a terminal that is gone is no reason to stop
             os.write(sys.stderr.fileno(), text.encode())

@@ -1,12 +1,12 @@
-"""Whom of the node we believe: root, or who we are ourselves, and nobody else.
+"""Decides which processes and programs of the node are trusted: those of root and of the installer's own user.
 
-A process's name and arguments are its owner's to choose, and so are the files that it names and the sockets that it
-listens on. So a process is evidence only if all of its users are root's or ours, and if nobody else can become what it
-is: the owner of its user namespace could (user_namespaces(7)), and whoever calls a program with the set-user-ID bit
-chooses its name and arguments (execve(2)). A program of the node is run only if nobody else could have written it; what
-was looked at is what is run, by its descriptor.
+The owner of a process chooses its name and arguments, and so the files that it names and the sockets that it listens
+on. So a process is evidence only if all of its users are root or ours, and if no other user can control it: the owner
+of its user namespace could (user_namespaces(7)), and a user who calls a program with the set-user-ID bit chooses its
+name and arguments (execve(2)). A program of the node is run only if no other user could have written it; the file that
+was checked is the one that is run, by its descriptor.
 
-What strangers say is ignored, with a line at the level of debugging.
+Untrusted processes are ignored, with a log line at the level debug.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from toolkit_installer.node.owners import groups, ourselves, refuse_if_others_wr
 from toolkit_installer.node.root import Root, attempt, opened
 
 _GET_OWNER = 0xB704
-"""ioctl request NS_GET_OWNER_UID of linux/nsfs.h: a descriptor of a user namespace tells who made it."""
+"""ioctl request NS_GET_OWNER_UID of linux/nsfs.h: returns which user created the user namespace of a descriptor."""
 _USER = struct.Struct("I")
 _STATUS_LIMIT = 64 * 1024
 _OUR_NAMESPACE = "/proc/self/ns/user"
@@ -34,7 +34,7 @@ _OUR_CLOCK = "/proc/self/ns/time"
 
 
 class Standing(enum.Enum):
-    """What a process is to us."""
+    """How far a process is trusted."""
 
     BELIEVED = "believed"
     STRANGER = "a stranger's"
@@ -43,7 +43,7 @@ class Standing(enum.Enum):
 
 
 def pinned(pid: int) -> contextlib.AbstractContextManager[int]:
-    """Open /proc/PID as a descriptor by which only this process answers, and never one that gets its PID later.
+    """Open /proc/PID as a descriptor that stands for this process only, never for a later one with the same PID.
 
     Raises FileNotFoundError, ProcessLookupError.
     """
@@ -51,7 +51,7 @@ def pinned(pid: int) -> contextlib.AbstractContextManager[int]:
 
 
 def standing(pid: int) -> Standing:
-    """Return what the process `pid` is to us."""
+    """Return how far the process `pid` is trusted."""
     try:
         with pinned(pid) as folder:
             return standing_of(folder, pid)
@@ -60,7 +60,7 @@ def standing(pid: int) -> Standing:
 
 
 def standing_of(folder: int, pid: int) -> Standing:
-    """Return what the process behind `folder`, its open /proc/PID, is to us."""
+    """Return how far the process behind `folder`, its open /proc/PID, is trusted."""
     try:
         name, users = _identity(folder)
         stranger = next(iter(sorted(users - ourselves())), None)
@@ -71,7 +71,7 @@ def standing_of(folder: int, pid: int) -> Standing:
     except PermissionError:
         return Standing.UNSEEN
     except (OSError, ValueError):
-        return Standing.GONE  # or a thread of the kernel's, which says nothing
+        return Standing.GONE  # or a kernel thread, which has no such data
     if stranger is None:
         return Standing.BELIEVED
     _tell(pid, name, stranger, why)
@@ -79,7 +79,7 @@ def standing_of(folder: int, pid: int) -> Standing:
 
 
 def _who_else(folder: int) -> int | None:
-    """Return the user who controls a process of root's, or ours, beside its owner; None: nobody. Raises OSError."""
+    """Return the other user who controls a process of root's, or ours; None if there is none. Raises OSError."""
     with opened("ns/user", os.O_RDONLY, folder) as fd:
         if not os.path.samestat(os.stat(_OUR_NAMESPACE), os.fstat(fd)):
             owner: int = _USER.unpack(fcntl.ioctl(fd, _GET_OWNER, bytes(_USER.size)))[0]
@@ -90,12 +90,12 @@ def _who_else(folder: int) -> int | None:
 
 
 def is_dead(folder: int) -> bool:
-    """Tell whether the process behind `folder` is a zombie. Raises OSError."""
+    """Return whether the process behind `folder` is a zombie. Raises OSError."""
     return (_told(_status(folder), "State") or "").startswith(("Z", "X"))
 
 
 def state_of(pid: int) -> str:
-    """Return the letter of a process's state (proc_pid_status(5)), "" where the process is gone."""
+    """Return the letter of a process's state (proc_pid_status(5)), empty if the process is gone."""
     try:
         with pinned(pid) as folder:
             return (_told(_status(folder), "State") or "")[:1]
@@ -104,7 +104,7 @@ def state_of(pid: int) -> str:
 
 
 def is_ending(pid: int) -> bool:
-    """Tell whether the kernel has taken the memory of a process: it runs no more, and all else goes next."""
+    """Return whether the kernel has taken the memory of a process: it runs no more, and the rest goes next."""
     try:
         with pinned(pid) as folder:
             return _told(_status(folder), "VmSize") is None
@@ -113,7 +113,7 @@ def is_ending(pid: int) -> bool:
 
 
 def blocks(pid: int, number: int) -> bool:
-    """Tell whether a process blocks a signal, and so cannot die of it before it takes it."""
+    """Return whether a process blocks a signal, and so cannot die of it before it handles it."""
     try:
         with pinned(pid) as folder:
             return bool(int(_told(_status(folder), "SigBlk") or "0", 16) & 1 << (number - 1))
@@ -122,7 +122,7 @@ def blocks(pid: int, number: int) -> bool:
 
 
 def shares_clock(pid: int) -> bool:
-    """Tell whether the clock since the boot is the same for a process as for this one (time_namespaces(7))."""
+    """Return whether a process has the same clock since the boot as this one (time_namespaces(7))."""
     try:
         with pinned(pid) as folder:
             return os.path.samestat(os.stat("ns/time", dir_fd=folder), os.stat(_OUR_CLOCK))
@@ -131,17 +131,17 @@ def shares_clock(pid: int) -> bool:
 
 
 def shares_mounts(pid: int) -> bool:
-    """Tell whether a process sees the same mounts as this one: each path is the same file to both."""
+    """Return whether a process sees the same mounts as this one, so that each path is the same file for both."""
     try:
         with pinned(pid) as folder:
             same = os.path.samestat(os.stat("ns/mnt", dir_fd=folder), os.stat(_OUR_MOUNTS))
             return same and os.path.samestat(os.stat("root", dir_fd=folder), os.stat("/"))
     except OSError:
-        return False  # it is gone, or hides
+        return False  # it is gone, or may not be inspected
 
 
 def users_of(pid: int) -> frozenset[int]:
-    """Return the real, effective and saved user of a process; none where it is gone."""
+    """Return the real, effective, saved and file system user of a process; none if it is gone."""
     try:
         with pinned(pid) as folder:
             return _identity(folder)[1]
@@ -159,17 +159,17 @@ def _identity(folder: int) -> tuple[str, frozenset[int]]:
 
 
 def _status(folder: int) -> bytes:
-    """Return what the kernel tells of a process (proc_pid_status(5)), a line feed before each line. Raises OSError."""
+    """Return a process's status (proc_pid_status(5)), with a line feed before each line. Raises OSError."""
     with opened("status", os.O_RDONLY, folder) as fd:
         return b"\n" + os.read(fd, _STATUS_LIMIT)
 
 
 def _told(status: bytes, field: str) -> str | None:
-    """Return a field of `_status`, None where it has none.
+    """Return a field of `_status`, None if it is missing.
 
-    A line ends with a line feed and with nothing else. A process chooses its name, which may hold any other character:
-    a carriage return, too, at which str.splitlines and a file that is read as text begin a new line. A line feed in a
-    name is written as a backslash and an n by the kernel.
+    A line ends with a line feed only. A process chooses its name, which may contain any other character, even a
+    carriage return, at which str.splitlines and a file that is read as text begin a new line. The kernel writes a line
+    feed in a name as a backslash and an n.
     """
     _, found, rest = status.partition(b"\n%s:" % field.encode())
     return rest.partition(b"\n")[0].decode(errors="replace").strip() if found else None
@@ -177,7 +177,7 @@ def _told(status: bytes, field: str) -> str | None:
 
 @functools.lru_cache(maxsize=256)
 def _tell(pid: int, name: str, user: int, why: str) -> None:
-    """Say once what is ignored. The standard library's logging is taken up by ours."""
+    """Log once that a process is ignored. Our log takes over the records of the standard library's logging."""
     import logging  # noqa: PLC0415  # most nodes have nothing to ignore
 
     logging.getLogger(__name__).debug("Ignored the process %r (PID %d, user %d): %s", name, pid, user, why)
@@ -185,10 +185,10 @@ def _tell(pid: int, name: str, user: int, why: str) -> None:
 
 @contextlib.contextmanager
 def program(root: Root, path: str) -> Iterator[int]:
-    """Open the program at the node's `path` for running it; yield its descriptor, which is what is to be run.
+    """Open the program at the node's `path` for running it; yield the descriptor that is to be run.
 
     It and every folder above it, up to the `/` of the installer's own file system, have to belong to root or to us, and
-    to be writable by nobody else. Raises ConfigurationError, NodeError.
+    to be writable by no other user. Raises ConfigurationError, NodeError.
     """
     canonical = root.canonical(path)
     with contextlib.ExitStack() as stack:
@@ -202,7 +202,7 @@ def program(root: Root, path: str) -> Iterator[int]:
 
 
 def is_program(root: Root, path: str) -> bool:
-    """Tell whether there is a program at the node's `path` that would be run."""
+    """Return whether there is a program at the node's `path` that would be run."""
     try:
         with program(root, path):
             return True
@@ -211,7 +211,7 @@ def is_program(root: Root, path: str) -> bool:
 
 
 def is_folder(root: Root, path: str) -> bool:
-    """Tell whether the node's folder `path` is there, and only root, or we, could put programs into it."""
+    """Return whether the node's folder `path` exists, and only root, or we, could put programs into it."""
     try:
         canonical = f"{root.canonical(path).rstrip('/')}/."
         _refuse_around(root)
@@ -223,9 +223,9 @@ def is_folder(root: Root, path: str) -> bool:
 
 
 def _refuse_around(root: Root) -> None:
-    """Raise ConfigurationError if somebody else could swap the folder that is the node's `/`. Raises OSError."""
+    """Raise ConfigurationError if another user could replace the folder that is the node's `/`. Raises OSError."""
     if root.folder == "/" or root.folder.startswith("/proc/"):
-        return  # the last is how the kernel shows a process's own
+        return  # /proc/PID/root is the kernel's own view of a process's root
     place = os.path.realpath(root.folder)
     with Root("/").parent(place) as (folder, _):
         refuse_if_others_write(folder, place, runs=True)

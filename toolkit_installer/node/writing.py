@@ -1,6 +1,6 @@
-"""Folders of the node: made, marked as made by us, and removed again.
+"""Folders and files of the node that are ours: created and marked, written atomically, copied, and removed.
 
-Files of the node that are wholly ours: written atomically, copied, removed, whatever is there now.
+`Writer` replaces and removes files that are wholly ours, whatever they contain now.
 """
 
 from __future__ import annotations
@@ -19,19 +19,21 @@ from toolkit_installer.node.reading import Metadata, Reader, xattrs
 from toolkit_installer.node.root import NodeError, Root, Tolerated, attempt, opened
 
 TEMPORARY_SUFFIX = ".toolkit-installer.tmp"
-"""Ends the name of everything that is not yet in its place. No engine reads files with this ending in its folders."""
+"""Suffix of the names of all files that are not yet in their place. No engine reads files with it in its folders."""
 
 _MARKS = ("trusted.toolkit-installer.made", "user.toolkit-installer.made")
-"""The attribute of a folder that we made: the first that the file system, and who we are, allow.
+"""The attribute of a folder that we created: the first that the file system, and our user, allow.
 
-A run can be killed before its receipt stands and after it went. The mark says that the folder is ours all the same."""
+A run can be killed before it has written its receipt, or after it has removed it. The mark shows that the folder is
+ours all the same.
+"""
 _NO_ATTRIBUTES = (errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.E2BIG)
 NO_RENAMEAT2 = (errno.EINVAL, errno.ENOSYS)
-"""What renameat2 says where the kernel or the file system does not have it."""
+"""Errors of renameat2 where the kernel or the file system does not support it."""
 
 
 class Folders(Reader):
-    """The folders beneath one root, to be read and changed."""
+    """Reads, creates and removes the folders beneath one root."""
 
     def __init__(self, root: Root, calls: SystemCalls) -> None:
         super().__init__(root)
@@ -42,11 +44,11 @@ class Folders(Reader):
         return tuple(folder for folder in self.missing_folders(path) if self._make(folder, mode))
 
     def folders_of_ours(self, path: str) -> tuple[str, ...]:
-        """Return which of `path` and its parents are not there, or made by us, outermost first. Raises NodeError."""
+        """Return which of `path` and its parents are absent, or created by us, outermost first. Raises NodeError."""
         return self._innermost(path, lambda folder: self._is_absent(folder) or bool(self._mark_of(folder)))
 
     def made_by_others(self, path: str) -> bool:
-        """Tell whether the folder at the canonical `path` is there and lacks a mark it could have. Raises NodeError."""
+        """Return whether the folder at the canonical `path` exists and lacks a mark it could have. Raises NodeError."""
         return self._mark_of(path) is False
 
     def flush_folder(self, path: str) -> None:
@@ -55,11 +57,11 @@ class Folders(Reader):
             self.calls.fsync(folder)
 
     def half_made(self, path: str) -> list[str]:
-        """Return the names of what killed runs left half made in a folder that is ours alone. Raises NodeError."""
+        """Return the names of temporary files that killed runs left in a folder of ours alone. Raises NodeError."""
         return [name for name in self.list(path) if name.endswith(TEMPORARY_SUFFIX) and name.startswith(".")]
 
     def sweep_folder(self, path: str) -> None:
-        """Remove what killed runs left half made in a folder that is ours alone. Raises NodeError."""
+        """Remove the temporary files that killed runs left in a folder that is ours alone. Raises NodeError."""
         leftovers = self.half_made(path)
         if not leftovers:
             return
@@ -69,7 +71,7 @@ class Folders(Reader):
             self.calls.fsync(folder)
 
     def remove_folder(self, path: str) -> bool:
-        """Remove the folder at the canonical `path` if it is empty; tell whether it is gone. Raises NodeError."""
+        """Remove the folder at the canonical `path` if it is empty; return whether it is gone. Raises NodeError."""
         try:
             with self.root.parent(path) as (folder, name):
                 self._clear(temporary_name(name), folder)
@@ -79,14 +81,14 @@ class Folders(Reader):
             return True
         except OSError as error:
             if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.EBUSY, errno.ENOTDIR):
-                return False  # others use it, or it is a mount point: it stays
+                return False  # other programs use it, or it is a mount point: it stays
             raise NodeError.of(error, path, "remove the folder") from error
         return True
 
     def _make(self, path: str, mode: int) -> bool:
-        """Make one folder under a temporary name and rename it: nobody sees it without its mode and its mark.
+        """Create one folder under a temporary name and rename it: it is never visible without its mode and its mark.
 
-        Return False if somebody else made it meanwhile.
+        Return False if another program created it meanwhile.
         """
         with attempt("create the folder", path), self.root.parent(path) as (folder, name):
             refuse_if_others_write(folder, path)
@@ -100,7 +102,7 @@ class Folders(Reader):
                 made = name
                 self.calls.fsync(folder)
             except OSError as error:
-                with contextlib.suppress(OSError):  # the error that led here matters more: the next run sweeps it
+                with contextlib.suppress(OSError):  # the original error matters more: the next run removes the folder
                     self.calls.rmdir(made, folder)
                 if error.errno == errno.EEXIST:
                     return False
@@ -108,18 +110,18 @@ class Folders(Reader):
         return True
 
     def _dress_folder(self, name: str, mode: int, folder: int) -> None:
-        """Give a new folder the bits that the umask took from it, and our mark."""
+        """Give a new folder the bits that the umask removed, and our mark."""
         with opened(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, folder) as fd:
             if stat.S_IMODE(os.fstat(fd).st_mode) != mode:
                 self.calls.chmod(fd, mode)
-            for mark in _MARKS:  # without one, only the receipt knows that the folder is ours
+            for mark in _MARKS:  # without one, only the receipt records that the folder is ours
                 with Tolerated(*_NO_ATTRIBUTES):
                     self.calls.setxattr(fd, mark, b"1")
                     break
             self.calls.fsync(fd)
 
     def _mark_of(self, path: str) -> bool | None:
-        """Tell whether the folder at the canonical `path` has our mark; None where it could not have one."""
+        """Return whether the folder at the canonical `path` has our mark; None if it could not have one."""
         place = self.root.outside(path)
         known = None
         for name in _MARKS[os.geteuid() != 0 :]:  # only root sees the first
@@ -144,7 +146,7 @@ class Folders(Reader):
         self.calls.rename(source, target, folder)
 
     def _clear(self, name: str, folder: int) -> None:
-        """Remove what a killed run, or somebody else, left under a temporary name. Raises OSError."""
+        """Remove what a killed run, or another program, left under a temporary name. Raises OSError."""
         try:
             status = os.stat(name, dir_fd=folder, follow_symlinks=False)
         except FileNotFoundError:
@@ -161,7 +163,7 @@ def temporary_name(name: str) -> str:
 
 
 def entry_exists(folder: int, name: str) -> bool:
-    """Tell whether the open folder has an entry of that name. Raises OSError."""
+    """Return whether the open folder has an entry of that name. Raises OSError."""
     try:
         os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -170,24 +172,24 @@ def entry_exists(folder: int, name: str) -> bool:
 
 
 _NO_UNNAMED = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL)
-"""What open(2) says to O_TMPFILE where the file system, or the kernel, does not have it."""
+"""Errors of open(2) for O_TMPFILE where the file system, or the kernel, does not support it."""
 _NO_LINK = (errno.ENOENT, errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP)
-"""What linkat(2) says where such a file cannot get a name: there is no /proc, or the file system forbids it."""
+"""Errors of linkat(2) where such a file cannot get a name: there is no /proc, or the file system forbids it."""
 _PIECE = 1 << 20
-"""Bytes that are copied at once: no more is in memory, and how far the copy is can be told in between."""
+"""Bytes that are copied at once: no more is in memory, and progress can be reported in between."""
 
 Told: TypeAlias = Callable[[int], None]
-"""Hears of each piece that is copied how many bytes it has."""
+"""Receives the number of bytes of each piece that was copied."""
 
 Placing: TypeAlias = Callable[[int, str, str, int], None]
-"""Brings a temporary file to its place. Given: the open folder, the temporary name, the name, the open file."""
+"""Moves a temporary file to its place. Parameters: the open folder, the temporary name, the name, the open file."""
 
 
 class Writer(Folders):
-    """The files beneath one root, to be read and written.
+    """Reads and writes the files beneath one root.
 
-    What is in a file is on the disk before it gets its name, and the name is once a method returns; with `flush` False
-    only after `flush_folder`, which the caller owes.
+    The content of a file is on the disk before it gets its name, and the name is when a method returns; with `flush`
+    False only after `flush_folder`, which the caller has to call.
     """
 
     def overwrite(self, path: str, content: bytes, metadata: Metadata, *, flush: bool = True) -> None:
@@ -197,8 +199,8 @@ class Writer(Folders):
     def copy(self, source: str, path: str, metadata: Metadata, told: Told, *, flush: bool = True) -> None:
         """Make the canonical `path` a copy of the installer's own file `source`, by the kernel where it can.
 
-        What was there is replaced atomically. Raises NodeError, ConfigurationError: that, too, where somebody changes
-        `source` meanwhile.
+        An existing file is replaced atomically. Raises NodeError, ConfigurationError, the latter also if `source` is
+        changed meanwhile.
         """
         with attempt("read it", source), opened(source, os.O_RDONLY) as origin:
 
@@ -227,7 +229,7 @@ class Writer(Folders):
                 self.calls.fsync(folder)
 
     def remove(self, path: str) -> None:
-        """Remove the file or symlink at the canonical `path`, durably; nothing there is fine. Raises NodeError."""
+        """Remove the file or symlink at the canonical `path`, durably; an absent one is no error. Raises NodeError."""
         with (
             attempt("remove it", path),
             contextlib.suppress(FileNotFoundError),  # its folder may be gone as well
@@ -237,7 +239,7 @@ class Writer(Folders):
             self.calls.fsync(folder)
 
     def sweep(self, path: str) -> None:
-        """Remove the temporary file that a killed run may have left beside the canonical `path`. Raises NodeError."""
+        """Remove the temporary file that a killed run may have left next to the canonical `path`. Raises NodeError."""
         folder, name = os.path.split(path)
         leftover = os.path.join(folder, temporary_name(name))
         status = self.own_status(leftover)
@@ -249,7 +251,7 @@ class Writer(Folders):
     def _put(
         self, path: str, fill: Callable[[int], None], metadata: Metadata, place: Placing, *, flush: bool = True
     ) -> None:
-        """Create a temporary file beside `path`, fill it, and let `place` bring it there. Raises NodeError."""
+        """Create a temporary file next to `path`, fill it, and have `place` move it there. Raises NodeError."""
         with attempt("write it", path), self.root.parent(path) as (folder, name):
             refuse_if_others_write(folder, path)
             temporary = temporary_name(name)
@@ -266,10 +268,10 @@ class Writer(Folders):
                 self.calls.fsync(folder)
 
     def _filled(self, temporary: str, folder: int, fill: Callable[[int], None], metadata: Metadata) -> int:
-        """Return a new file, open, under its temporary name, with all that is in it on the disk.
+        """Return a new file, open, under its temporary name, with its content on the disk.
 
-        It has no name until then, where the file system can: CRI-O reads every file of its folder, whatever it is
-        called, and must not find one that is not whole yet.
+        It has no name until then, if the file system supports that: CRI-O reads every file of its folder, whatever its
+        name, and must not find an incomplete one.
         """
         try:
             fd = self.calls.create_unnamed(0o600, folder)
@@ -295,7 +297,7 @@ class Writer(Folders):
         return fd
 
     def _fill(self, fd: int, fill: Callable[[int], None], metadata: Metadata) -> None:
-        """Fill an open file, dress it, and bring what is in it to the disk; it is closed if that fails."""
+        """Fill an open file, set its metadata, and flush it to the disk; close it if that fails."""
         try:
             fill(fd)
             self._dress(fd, metadata)
@@ -308,7 +310,7 @@ class Writer(Folders):
         self.calls.rename(temporary, name, folder)
 
     def _discard(self, temporary: str, folder: int) -> None:
-        """Remove a temporary file after a failure, which matters more than this: the next run sweeps the name."""
+        """Remove a temporary file after a failure, which matters more than an error here: the next run removes it."""
         with contextlib.suppress(OSError):
             self.calls.unlink(temporary, folder)
 
@@ -318,12 +320,12 @@ class Writer(Folders):
             rest = rest[self.calls.write(fd, rest) :]
 
     def _copy_all(self, source: int, target: int, path: str, told: Told) -> None:
-        """Copy by sharing blocks, else by copy_file_range, and what is left through memory. `path` leads to `source`.
+        """Copy by sharing blocks, else by copy_file_range, and the rest through memory. `path` leads to `source`.
 
-        No digest is taken on the way: to see the bytes costs three times as much as to have the kernel copy them.
+        No digest is calculated on the way: reading the bytes costs three times as much as a copy by the kernel.
         """
         unsupported = (errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM)
-        os.lseek(source, 0, os.SEEK_SET)  # another attempt may have read some of it
+        os.lseek(source, 0, os.SEEK_SET)  # an earlier attempt may have read some of it
         with Tolerated(*unsupported):
             self.calls.clone(source, target)
             told(os.fstat(target).st_size)
@@ -331,20 +333,20 @@ class Writer(Folders):
         with Tolerated(*unsupported):
             while count := self.calls.copy_range(source, target, _PIECE):
                 told(count)
-        # from where the kernel came to: some copy nothing, or not all, and say no error
+        # from where the kernel stopped: some kernels copy nothing, or not all, and report no error
         while piece := _piece(source, path):
             self._write_all(target, piece)
             told(len(piece))
 
     def _dress(self, fd: int, metadata: Metadata) -> None:
-        """Give an open new file its owner, mode and attributes; the order keeps it closed to others meanwhile."""
+        """Set an open new file's owner, mode and attributes, in an order that keeps it closed to others meanwhile."""
         status = os.fstat(fd)
         if (status.st_uid, status.st_gid) != (metadata.uid, metadata.gid):
             self.calls.chown(fd, metadata.uid, metadata.gid)
         present = dict(xattrs(fd))
         wanted = dict(metadata.xattrs)
         if ACCESS_LIST in present and ACCESS_LIST not in wanted:
-            self.calls.removexattr(fd, ACCESS_LIST)  # the folder's default gave it, not the file that is replaced
+            self.calls.removexattr(fd, ACCESS_LIST)  # set by the folder's default, not by the replaced file
         self.calls.chmod(fd, metadata.mode)
         for name, value in wanted.items():
             if present.get(name) != value:
@@ -352,11 +354,11 @@ class Writer(Folders):
 
 
 def _piece(source: int, path: str) -> bytes:
-    """Return the next bytes of the open file at `path`. Raises NodeError, which names it and not the copy."""
+    """Return the next bytes of the open file at `path`. Raises NodeError, which names this file and not the copy."""
     with attempt("read it", path):
         return os.read(source, _PIECE)
 
 
 def own_metadata(mode: int) -> Metadata:
-    """Return the metadata of a file that we create ourselves: ours, with this mode."""
+    """Return the metadata of a file that we create ourselves: our user and group, and this mode."""
     return Metadata(mode=mode, uid=os.geteuid(), gid=os.getegid())

@@ -1,11 +1,11 @@
 """The plugin's connection to the engine's NRI socket: it connects, responds, and reconnects after the engine's restart.
 
-Nothing here blocks or waits: the caller asks how long it may wait (`patience`) and for which descriptor (`fileno`,
-`writing`), and calls `ready` and `due`. `serve` is a loop for a caller that has nothing else to wait for.
+Nothing here blocks or waits: the caller queries how long it may wait (`patience`) and for which descriptor (`fileno`,
+`writing`), and calls `ready` and `due`. `serve` is a loop for a caller that waits for nothing else.
 
-An engine that restarts makes its socket anew, and a pod that starts before the plugin is connected gets no devices: so
-the first attempts follow fast, and a new socket is tried at once. A socket that is there and of no use is tried less
-and less often, because the engine logs a line for each attempt.
+An engine that restarts creates its socket anew, and a pod that starts before the plugin is connected gets no devices:
+so the first attempts follow fast, and a new socket is tried at once. A socket that exists but cannot be used is tried
+less and less often, because the engine logs a line for each attempt.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from toolkit_installer.nri.session import (
 
 FIRST = 0.05
 LOOK = 1.0
-"""Seconds between two looks at what is in the socket's place; the longest pause where there is none."""
+"""Seconds between two checks of the file at the socket's path; the longest pause if no process listens there."""
 LONGEST = 30.0
-"""Seconds between two tries at a socket that is of no use."""
+"""Seconds between two attempts at a socket that cannot be used."""
 STEADY = 10.0
-"""Seconds after which a connection counts as good: if it is lost then, the first tries follow fast again."""
+"""Seconds after which a connection counts as good: if it is lost then, the first attempts follow fast again."""
 
 
 class Backoff:
-    """Counts the tries. All times are seconds of a clock that never goes back."""
+    """Schedules the connection attempts. All times are seconds of a clock that never goes back."""
 
     def __init__(self) -> None:
         self._pause = FIRST
@@ -51,23 +51,23 @@ class Backoff:
         self._look = 0.0
 
     def failed(self, now: float, seen: str, *, there: bool) -> None:
-        """Take note of a try that failed; `seen` is what is in the socket's place, `there` whether somebody listens."""
+        """Record a failed attempt. `seen`: what is at the socket's path; `there`: whether a process listens."""
         self._at = now + self._pause
         self._pause = min(self._pause * 2, LONGEST if there else LOOK)
         self._seen, self._look = seen, now + min(LOOK, self._at - now)
 
     def lost(self, now: float, served_since: float, seen: str) -> None:
-        """Take note of a connection that was good since then, and is lost."""
+        """Record the loss of a connection that was good since `served_since`."""
         if now - served_since >= STEADY:
             self._pause = FIRST
         self.failed(now, seen, there=True)
 
     def when(self) -> float:
-        """Return when to ask `due` again."""
+        """Return when to call `due` again."""
         return min(self._at, self._look)
 
     def due(self, now: float, seen: str) -> bool:
-        """Tell whether it is time to try, with what is in the socket's place now."""
+        """Return whether it is time for an attempt, with `seen` at the socket's path now."""
         if seen != self._seen:
             self._pause = FIRST
             return True
@@ -79,15 +79,15 @@ class Backoff:
 
 
 REGISTRATION_SECONDS = 5.0
-"""What the engine gives a plugin (`DefaultPluginRegistrationTimeout`), and what it gets itself."""
+"""The engine's time limit for a plugin (`DefaultPluginRegistrationTimeout`), and the plugin's for the engine."""
 _FLAG = "--nri-socket"
 _READ = 64 * 1024
 _MOST = 8 << 20
-"""Bytes that an engine may leave unread before it is given up: two of the largest messages."""
+"""Bytes that an engine may leave unread before the connection is closed: two of the largest messages."""
 
 
 class Lost(NamedTuple):
-    """The engine is not asking any more, or does not yet; it is tried again."""
+    """The engine sends no requests any more, or not yet; the plugin tries to connect again."""
 
     reason: str
 
@@ -112,21 +112,21 @@ class Plugin:
         self._told: str | None = None
 
     def fileno(self) -> int | None:
-        """Return the connection's descriptor, None: there is none now."""
+        """Return the connection's descriptor, None if there is no connection."""
         return None if self._socket is None else self._socket.fileno()
 
     @property
     def writing(self) -> bool:
-        """Whether there is something to be sent as soon as the engine takes it."""
+        """Whether data is to be sent as soon as the engine reads."""
         return bool(self._out)
 
     def patience(self) -> float | None:
-        """Return after how many seconds `due` is to be called at the latest; None: never, as the engine asks."""
+        """Return after how many seconds `due` is to be called at the latest; None: never, the engine sends requests."""
         when = self._backoff.when() if self._socket is None else self._deadline
         return None if when is None else max(0.0, when - self._clock())
 
     def due(self) -> list[Event | Lost]:
-        """Do what the time has come for: connect, or give up an engine that does not answer."""
+        """Do what is due: connect, or close the connection to an engine that does not respond."""
         now = self._clock()
         if self._socket is not None:
             if self._deadline is not None and now >= self._deadline:
@@ -137,13 +137,13 @@ class Plugin:
         return self._connect()
 
     def ready(self) -> list[Event | Lost]:
-        """Take what the engine sent, answer, and send what is to be sent."""
+        """Read what the engine sent, respond, and send pending data."""
         if self._socket is None:
             return []
         try:
             data = self._socket.recv(_READ)
         except BlockingIOError:
-            return self._send()  # it was the other direction that is ready
+            return self._send()  # the other direction was ready
         except OSError as error:
             return self._lose(_words(error))
         return self._take(data) if data else self._lose("the engine closed the connection")
@@ -169,7 +169,7 @@ class Plugin:
         return self._send()
 
     def _take(self, data: bytes) -> list[Event | Lost]:
-        """Answer what came."""
+        """Respond to received data."""
         try:
             replies, events = self._session.receive(data)
         except ProtocolError as error:
@@ -183,7 +183,7 @@ class Plugin:
         return told
 
     def _send(self) -> list[Event | Lost]:
-        """Send what the engine takes now; the rest waits, within bounds."""
+        """Send what the engine accepts now; the rest stays pending, within bounds."""
         if self._socket is None or not self._out:
             return []
         try:
@@ -198,7 +198,7 @@ class Plugin:
         return []
 
     def _note(self, events: list[Event]) -> None:
-        """Remember what the next steps depend on."""
+        """Record the deadline and the start of service, on which the next steps depend."""
         for event in events:
             if isinstance(event, Configured | Unsupported):
                 self._deadline = None
@@ -220,14 +220,14 @@ class Plugin:
         return self._tell(reason)
 
     def _tell(self, reason: str) -> list[Event | Lost]:
-        """Tell a reason once, however often it comes in a row."""
+        """Report a reason once, however often it is repeated in a row."""
         if reason == self._told:
             return []
         self._told = reason
         return [Lost(reason)]
 
     def _seen(self) -> str:
-        """Return what identifies what is in the socket's place."""
+        """Return a text that identifies the file at the socket's path."""
         try:
             with sockets.reachable(self._root, self.path) as name:
                 status = os.lstat(name)
@@ -243,20 +243,20 @@ def _words(error: Exception) -> str:
 
 
 class Listener(Protocol):
-    """Receives what happens. Its methods do not wait."""
+    """Receives the plugin's events. Its methods do not wait."""
 
     def hear(self, event: Event | Lost) -> None:
-        """Take what happened."""
+        """Handle an event."""
 
     def patience(self) -> float | None:
         """Return after how many seconds `due` is to be called at the latest; None: not before the next event."""
 
     def due(self) -> None:
-        """Do what the time has come for."""
+        """Do what is due."""
 
 
 def serve(plugin: Plugin, listener: Listener, stop: int) -> None:
-    """Run the plugin until the descriptor `stop` can be read."""
+    """Run the plugin until the descriptor `stop` is readable."""
     try:
         while True:
             stopping, ready = _wait(plugin, listener, stop)

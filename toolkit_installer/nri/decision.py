@@ -1,29 +1,28 @@
-"""What a container gets: CDI devices by name, nothing, or a refusal. Pure.
+"""Decides what a container gets: CDI devices by name, nothing, or a refusal. Pure.
 
-A pod asks by annotations, those of nvidia-ctk-installer v1.20.1. Of these, the first that the pod has counts, even if
-it is empty (`GetEffectiveAnnotation`, github.com/containerd/nri v0.12.5, pkg/plugin/annotations.go):
+A pod requests devices by annotations, those of nvidia-ctk-installer v1.20.1. The first of these that the pod has
+counts, even if it is empty (`GetEffectiveAnnotation`, github.com/containerd/nri v0.12.5, pkg/plugin/annotations.go):
 
     nvidia.cdi.k8s.io/container.NAME      for one container
-    nvidia.cdi.k8s.io/pod                 for all of the pod's
+    nvidia.cdi.k8s.io/pod                 for all containers of the pod
     nvidia.cdi.k8s.io                     the same
 
-Its value is a list of CDI devices by their full names, with commas between.
+Its value is a list of CDI devices by their full names, separated by commas.
 
-**Management devices** are all of a node's GPUs, for those who look after the node: they are given to the pods of some
-namespaces alone. What else asks for one is refused. Not so where the program goes by one of its two old names: there
-the container starts without any device, as their callers know it. A pod's user sees a refusal, and no log.
+**Management devices** are all GPUs of a node, for administrators: only the pods of some namespaces get them, any other
+request is refused. If the program runs by one of its two old names, the container starts without any device instead, as
+their callers expect. A pod's user sees a refusal, and no log.
 
-Which engines give a container the CDI devices that a plugin names. Pure.
-
-Older ones accept the plugin and its answers, and leave the devices out without a word: the container runs, and has no
-GPU. All of them read the field; what it takes is an injector that the engine hands over when it applies the answer
-(`nrigen.WithCDIDeviceInjector`). Where that is called, by the sources:
+`refusal` decides which engines give a container the CDI devices that a plugin names. Older ones accept the plugin and
+its responses, and silently leave the devices out: the container runs, and has no GPU. All of them read the field; it
+takes effect by an injector that the engine passes when it applies the response (`nrigen.WithCDIDeviceInjector`). By the
+sources, that is called in:
 
 - containerd: pkg/cri/nri/nri_api_linux.go of v1.7.30, v1.7.31 and v1.7.35, not of v1.7.24 and v1.7.29;
   internal/cri/nri/nri_api_linux.go of v2.1.0, v2.1.3 and v2.4.2, not of v2.0.0, v2.0.7, v2.0.13 and v2.0.14.
-- CRI-O: server/nri-api.go of v1.35.2 and v1.36.1, not of v1.34.0 as Go's module proxy has it, which is of May 2025.
-  The change is cri-o's pull request 9128, merged in July 2025, before 1.34 was released. What says that it is 1.34.0
-  may be either, so the first that is served is 1.34.1.
+- CRI-O: server/nri-api.go of v1.35.2 and v1.36.1, not of v1.34.0 as Go's module proxy has it, which is of May 2025. The
+  change is cri-o's pull request 9128, merged in July 2025, before 1.34 was released. An engine that reports 1.34.0 may
+  be either, so the first that is served is 1.34.1.
 """
 
 from __future__ import annotations
@@ -36,13 +35,13 @@ from toolkit_installer import lazy
 
 DOMAIN = "nvidia.cdi.k8s.io"
 MANAGEMENT = "management.nvidia.com/gpu"
-"""The kind of management devices that is always one, whatever --cdi-kind says: an older specification may be there."""
+"""The kind that always counts as management devices, whatever --cdi-kind is: an older specification may exist."""
 LONGEST = 64 * 1024
-"""Bytes of an annotation: a thousand devices by their longest names. Kubernetes takes four times as much, and the
-engine, and each container after this one, waits for the answer."""
+"""Bytes of an annotation: a thousand devices by their longest names. Kubernetes accepts four times as much, and the
+engine, and each container after this one, waits for the response."""
 
 _NAME = lazy.pattern(r"[A-Za-z][\w.-]*/[A-Za-z][\w.-]*=[A-Za-z0-9][\w.:-]*", re.ASCII)
-"""vendor/class=device, by the specification of CDI; it is a little wider than what is there."""
+"""vendor/class=device, by the specification of CDI; the pattern is slightly more permissive."""
 _SHOWN = 100
 
 
@@ -59,9 +58,9 @@ class Asked(NamedTuple):
 
 
 class Policy(NamedTuple):
-    """Who may have management devices.
+    """Which pods may have management devices.
 
-    `kinds` are those beside MANAGEMENT. `lenient`: who asks without right gets nothing, and starts.
+    `kinds` are those besides MANAGEMENT. `lenient`: a container that may not have them gets no devices, and starts.
     """
 
     namespaces: frozenset[str]
@@ -70,19 +69,19 @@ class Policy(NamedTuple):
 
 
 class Granted(NamedTuple):
-    """The container gets these devices; none: it asked for nothing."""
+    """The container gets these devices; none if it requested none."""
 
     devices: tuple[str, ...] = ()
 
 
 class Withheld(NamedTuple):
-    """The container asked for what it may not have, and starts without."""
+    """The container requested devices that it may not have, and starts without them."""
 
     reason: str
 
 
 class Refused(NamedTuple):
-    """The container is not to be created; the reason is for whoever made the pod."""
+    """The container is not to be created; the reason is for the author of the pod."""
 
     reason: str
 
@@ -112,21 +111,21 @@ def decide(asked: Asked, policy: Policy) -> Verdict:
 
 
 def _keys(container: str) -> tuple[str, ...]:
-    """Return the annotations that count for a container, the first of them most."""
+    """Return the annotations that apply to a container, highest precedence first."""
     return f"{DOMAIN}/container.{container}", f"{DOMAIN}/pod", DOMAIN
 
 
 def _management(value: str, policy: Policy) -> str | None:
-    """Return the kind of management devices that is asked for, None: none.
+    """Return the kind of management devices that is requested, None if none is.
 
-    Wherever it stands in the value: an engine that splits the list in its own way is not to find more in it than is
-    found here.
+    The kind counts anywhere in the value: an engine that splits the list in its own way must not find more in it than
+    this function does.
     """
     return next((kind for kind in sorted({MANAGEMENT, *policy.kinds}) if kind in value), None)
 
 
 def _strictly(key: str, value: str) -> Verdict:
-    """Return the devices of a value, each once. Spaces around a name are a slip of the pen, and meant as none."""
+    """Return the devices of a value, each once. Spaces around a name are taken for a typing error and ignored."""
     names = [name.strip() for name in value.split(",")] if value.strip() else []
     wrong = next((name for name in names if not _NAME.fullmatch(name)), None)
     if wrong is not None:
@@ -143,18 +142,18 @@ _CANDIDATE = lazy.pattern(r"[-~](alpha|beta|rc)", re.ASCII)
 
 
 _Version = tuple[int, int, int, int]
-"""The last is 0 for a candidate, which comes before its version, and 1 otherwise."""
+"""The last is 0 for a release candidate, which precedes its version, and 1 otherwise."""
 _NO_END: _Version = (1 << 30, 0, 0, 0)
 _GIVES: dict[str, tuple[tuple[_Version, _Version], ...]] = {
     "containerd": (((1, 7, 30, 1), (2, 0, 0, 0)), ((2, 1, 0, 1), _NO_END)),
     "cri-o": (((1, 34, 1, 1), _NO_END),),
 }
-"""By what the engine calls itself in Configure: from which version on, and before which."""
+"""Served versions by the engine's name in Configure: from the first of each pair on, before the second."""
 _WANTED = {"containerd": "containerd 1.7.30 or 2.1.0, or a later one of these,", "cri-o": "CRI-O 1.34.1 or later"}
 
 
 def refusal(name: str, version: str) -> str | None:
-    """Return why an engine is not served, None: it is. Both are what it says of itself in Configure."""
+    """Return why an engine is not served, None if it is. Both parameters are the engine's own values in Configure."""
     said = f"{name[:_SHOWN]} {version[:_SHOWN]}".strip()
     if name not in _GIVES:
         return f"the engine calls itself {said!r}, and it is not known whether it gives a container what a plugin names"

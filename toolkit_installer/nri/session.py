@@ -1,19 +1,14 @@
-"""The two streams that share the connection between the engine and a plugin, taken apart and put together. Pure.
+"""The plugin's side of one connection: received bytes, bytes to send, and events. Pure.
 
-A frame has a header of eight bytes: the stream, and the length of what follows, four bytes each in network order. That
-is how `pkg/net/multiplex` of github.com/containerd/nri v0.12.5 has it.
+Two streams share the connection between the engine and a plugin. A frame has a header of eight bytes: the stream, and
+the length of what follows, four bytes each in network order, as in `pkg/net/multiplex` of github.com/containerd/nri
+v0.12.5.
 
-The messages of ttrpc, taken out of a stream and put into one. Pure.
+A stream carries ttrpc messages. A message has a header of ten bytes, numbers in network order: length of what follows
+(four), call (four), kind (one), flags (one). Calls are numbered by the caller, in odd numbers, as in `channel.go` of
+github.com/containerd/ttrpc v1.2.10. Its streaming calls are not used with plugins.
 
-A message has a header of ten bytes, numbers in network order: length of what follows (four), call (four), kind (one),
-flags (one). Calls are numbered by who makes them, in odd numbers. That is how `channel.go` of
-github.com/containerd/ttrpc v1.2.10 has it. Streaming calls, which it has too, no plugin is asked by.
-
-What is said between the engine and the plugin, as values and as protobuf's bytes. Pure.
-
-nri_pb2.py is made of nri.proto: `make stubs` does that anew.
-
-The plugin's side of one connection: bytes that came in, bytes that go out, and what happened. Pure.
+The body of a message is protobuf. nri_pb2.py is generated from nri.proto by `make stubs`.
 """
 
 from __future__ import annotations
@@ -29,24 +24,24 @@ from toolkit_installer.nri import decision, nri_pb2
 from toolkit_installer.nri.decision import Asked, Granted, Policy, Refused, Verdict
 
 PLUGIN = 1
-"""The stream on which the engine asks the plugin."""
+"""The stream of the engine's requests to the plugin."""
 RUNTIME = 2
-"""The stream on which the plugin asks the engine."""
+"""The stream of the plugin's requests to the engine."""
 LARGEST = 10 + (4 << 20)
-"""Bytes in a frame: the largest message of ttrpc with its header. A longer one cannot be meant."""
+"""Bytes in a frame: the largest message of ttrpc with its header. A longer frame is invalid."""
 
 _FRAME_HEADER = struct.Struct(">II")
 _SENT = 4096
-"""Bytes in a frame of ours. The engine's reader has a buffer of that size, and gives up at a frame that is longer than
-what it happens to read into (`conn.Read` there, ENOMEM; `bufio.NewReader` in ttrpc v1.2.10)."""
+"""Bytes in a frame of ours. The engine's reader has a buffer of that size, and fails at a frame that is longer than the
+part of it into which it reads (`conn.Read` there, ENOMEM; `bufio.NewReader` in ttrpc v1.2.10)."""
 
 
 class ProtocolError(Exception):
-    """The other side does not speak the protocol; the connection is of no use any more."""
+    """The engine does not speak the protocol; the connection is unusable from now on."""
 
 
 class Frames:
-    """Takes what arrives apart. Whatever comes, it keeps a header at most, seven bytes."""
+    """Parses frames from received data. Whatever arrives, it buffers at most a part of a header, seven bytes."""
 
     def __init__(self) -> None:
         self._header = b""
@@ -54,9 +49,9 @@ class Frames:
         self._missing = 0
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Yield what belongs to which stream, in the order in which it came; a frame may come in pieces.
+        """Yield the data with its stream, in the order of arrival; a frame may arrive in pieces.
 
-        Raises ProtocolError: a frame would be longer than any that is sent.
+        Raises ProtocolError if a frame is longer than any that is sent.
         """
         rest = memoryview(data)
         while rest:
@@ -90,14 +85,14 @@ _MESSAGE_HEADER = struct.Struct(">IIBB")
 
 
 class Kind(enum.IntEnum):
-    """The kinds of messages that a plugin knows; others are left alone, as the protocol may get more."""
+    """The kinds of messages that a plugin knows; others are ignored, as the protocol may be extended."""
 
     REQUEST = 1
     RESPONSE = 2
 
 
 class TtrpcMessage(NamedTuple):
-    """One message: the number of its call, its kind, and a Request or Response of nri.proto as bytes."""
+    """A message: the number of its call, its kind, and a Request or Response of nri.proto as bytes."""
 
     call: int
     kind: int
@@ -105,13 +100,13 @@ class TtrpcMessage(NamedTuple):
 
 
 class Messages:
-    """Takes messages out of a stream. It keeps one message at most, and no more of it than has come."""
+    """Parses messages from a stream. It buffers one message at most, and no more of it than has arrived."""
 
     def __init__(self) -> None:
         self._held = bytearray()
 
     def feed(self, data: bytes) -> Iterator[TtrpcMessage]:
-        """Yield the messages that are whole. Raises ProtocolError: one would be too long."""
+        """Yield the complete messages. Raises ProtocolError if one is too long."""
         self._held += data
         while len(self._held) >= _MESSAGE_HEADER.size:
             length, call, kind, _flags = _MESSAGE_HEADER.unpack_from(self._held)
@@ -126,7 +121,7 @@ class Messages:
 
 
 def packed(message: TtrpcMessage) -> bytes:
-    """Return a message as it is sent. Raises ProtocolError: it is too long."""
+    """Return the bytes of a message. Raises ProtocolError if it is too long."""
     if len(message.body) > LIMIT:
         raise ProtocolError(f"a message of {len(message.body)} bytes cannot be sent, {LIMIT} are the most")
     return _MESSAGE_HEADER.pack(len(message.body), message.call, message.kind, 0) + message.body
@@ -136,20 +131,20 @@ PLUGIN_SERVICE = "nri.pkg.api.v1alpha1.Plugin"
 RUNTIME_SERVICE = "nri.pkg.api.v1alpha1.Runtime"
 
 OK, INVALID_ARGUMENT, PERMISSION_DENIED, FAILED_PRECONDITION, UNIMPLEMENTED = 0, 3, 7, 9, 12
-"""gRPC's codes, which ttrpc has too."""
+"""gRPC's status codes, which ttrpc uses too."""
 
 _CREATE_CONTAINER = 1 << 3
-"""The bit of the event CREATE_CONTAINER, which is number 4, in what a plugin wants to be asked about."""
+"""The bit of the event CREATE_CONTAINER, which is number 4, in a plugin's subscription."""
 
 _Kind = TypeVar("_Kind", bound=Message)
 
 
 class MalformedError(Exception):
-    """Bytes that are no such message."""
+    """Bytes that are not the expected message."""
 
 
 class Request(NamedTuple):
-    """A call: which method of which service, and its message as bytes."""
+    """A call: its service, its method, and its message as bytes."""
 
     service: str
     method: str
@@ -157,27 +152,27 @@ class Request(NamedTuple):
 
 
 class Engine(NamedTuple):
-    """What the engine calls itself."""
+    """The engine's name and version, as it reports them."""
 
     name: str
     version: str
 
 
 def parse_request(data: bytes) -> Request:
-    """Read a call. Raises MalformedError."""
+    """Parse a call. Raises MalformedError."""
     message = _read(data, nri_pb2.Request())
     return Request(message.service, message.method, message.payload)
 
 
 def registration(name: str, index: int) -> bytes:
-    """Return the call by which a plugin registers; `index` is its place among the plugins, 0 to 99."""
+    """Return the call that registers a plugin; `index` is its position among the plugins, 0 to 99."""
     payload = nri_pb2.RegisterPluginRequest(plugin_name=name, plugin_idx=f"{index:02}").SerializeToString()
     call = nri_pb2.Request(service=RUNTIME_SERVICE, method="RegisterPlugin", payload=payload)
     return call.SerializeToString()
 
 
 def parse_failure(data: bytes) -> str | None:
-    """Return what an answer says that went wrong, None: nothing. Raises MalformedError."""
+    """Return the error in a response, None if there is none. Raises MalformedError."""
     message = _read(data, nri_pb2.Response())
     if message.status.code == OK:
         return None
@@ -185,44 +180,44 @@ def parse_failure(data: bytes) -> str | None:
 
 
 def build_response(payload: bytes = b"") -> bytes:
-    """Return an answer with a message."""
+    """Return a response with a message."""
     return nri_pb2.Response(payload=payload).SerializeToString()
 
 
 def error_response(code: int, reason: str) -> bytes:
-    """Return an answer that says what went wrong."""
+    """Return a response with an error."""
     return nri_pb2.Response(status=nri_pb2.Status(code=code, message=reason)).SerializeToString()
 
 
 def parse_engine(payload: bytes) -> Engine:
-    """Read Configure. Raises MalformedError."""
+    """Parse Configure. Raises MalformedError."""
     message = _read(payload, nri_pb2.ConfigureRequest())
     return Engine(message.runtime_name, message.runtime_version)
 
 
 def subscription() -> bytes:
-    """Return the answer to Configure: to be asked about each container that is created, and of nothing else."""
+    """Return the response to Configure, which subscribes to the creation of containers and to nothing else."""
     return nri_pb2.ConfigureResponse(events=_CREATE_CONTAINER).SerializeToString()
 
 
 def synchronize_response(payload: bytes) -> tuple[bytes, bool]:
-    """Return the answer to Synchronize, and whether it was the last part of what is told. Raises MalformedError.
+    """Return the response to Synchronize, and whether the request was the last part. Raises MalformedError.
 
-    An engine with many containers tells them in parts, and wants to hear for each that it may go on.
+    An engine with many containers sends them in parts, and expects a response to each before it continues.
     """
     message = _read(payload, nri_pb2.SynchronizeRequest())
     return nri_pb2.SynchronizeResponse(more=message.more).SerializeToString(), not message.more
 
 
 def parse_container(payload: bytes) -> Asked:
-    """Read CreateContainer. Raises MalformedError."""
+    """Parse CreateContainer. Raises MalformedError."""
     message = _read(payload, nri_pb2.CreateContainerRequest())
     pod = message.pod
     return Asked(pod.namespace, pod.name, message.container.name, dict(pod.annotations))
 
 
 def adjustment(devices: tuple[str, ...]) -> bytes:
-    """Return the answer to CreateContainer: the container gets these devices, and is else as it was to be."""
+    """Return the response to CreateContainer: the container gets these devices, and is otherwise unchanged."""
     named = [nri_pb2.CDIDevice(name=device) for device in devices]
     return nri_pb2.CreateContainerResponse(
         adjust=nri_pb2.ContainerAdjustment(cdi_devices=named) if named else None
@@ -230,7 +225,7 @@ def adjustment(devices: tuple[str, ...]) -> bytes:
 
 
 def _read(data: bytes, message: _Kind) -> _Kind:
-    """Fill a message. Raises MalformedError."""
+    """Parse a message. Raises MalformedError."""
     try:
         message.ParseFromString(data)
     except DecodeError as wrong:
@@ -247,61 +242,61 @@ _LEFT_ALONE = frozenset(
         *("StopContainer", "RemoveContainer", "StateChange", "ValidateContainerAdjustment"),
     ]
 )
-"""What a plugin may be asked or told that has not subscribed to it: an empty answer changes nothing."""
+"""Requests that a plugin may receive without a subscription: an empty response changes nothing."""
 
 
 class Identity(NamedTuple):
-    """What the engine knows a plugin by: a name, and its place among the plugins, 0 to 99."""
+    """How the engine identifies a plugin: by a name, and its position among the plugins, 0 to 99."""
 
     name: str
     place: int
 
 
 class Configured(NamedTuple):
-    """The engine has taken the plugin. It is not asked about containers yet."""
+    """The engine has accepted the plugin. It sends no requests about containers yet."""
 
     engine: Engine
 
 
 class Unsupported(NamedTuple):
-    """The engine is none that gives a container what the plugin names; it was told so."""
+    """The engine gives a container no devices that a plugin names; the plugin has responded with the reason."""
 
     reason: str
 
 
 class Rejected(NamedTuple):
-    """The engine did not take the plugin; the words are its own."""
+    """The engine did not accept the plugin; the reason is the engine's own text."""
 
     reason: str
 
 
 class Serving(NamedTuple):
-    """From now on the engine asks about each container."""
+    """From now on the engine sends a request for each container."""
 
 
 class Answered(NamedTuple):
-    """The engine asked about a container that wants something: NAMESPACE/POD/CONTAINER."""
+    """The plugin has responded about a container that requests devices: NAMESPACE/POD/CONTAINER."""
 
     container: str
     verdict: Verdict
 
 
 class Malformed(NamedTuple):
-    """The engine was told that what it asked cannot be read."""
+    """The plugin has responded that a request cannot be parsed."""
 
     method: str
     reason: str
 
 
 class ShuttingDown(NamedTuple):
-    """The engine says that it ends."""
+    """The engine has announced that it shuts down."""
 
 
 Event = Configured | Unsupported | Rejected | Serving | Answered | Malformed | ShuttingDown
 
 
 class Session:
-    """One connection, from its beginning. After ProtocolError it is of no use."""
+    """One connection, from its beginning. After a ProtocolError it is unusable."""
 
     def __init__(self, identity: Identity, policy: Policy) -> None:
         self._identity = identity
@@ -313,18 +308,18 @@ class Session:
         self._serving = False
 
     def begin(self) -> bytes:
-        """Return what is sent first: the registration."""
+        """Return the first bytes to send: the registration."""
         body = registration(*self._identity)
         return framed(RUNTIME, packed(TtrpcMessage(_REGISTER, Kind.REQUEST, body)))
 
     def receive(self, data: bytes) -> tuple[bytes, list[Event]]:
-        """Take what came in; return what is to be sent, and what happened. Raises ProtocolError."""
+        """Process received bytes; return the bytes to send, and the events. Raises ProtocolError."""
         replies: list[bytes] = []
         events: list[Event] = []
         for stream, piece in self._frames.feed(data):
             received = self._streams.get(stream)
             if received is None:
-                continue  # as the engine does with a stream that it does not know
+                continue  # as the engine does with an unknown stream
             for message in received.feed(piece):
                 if stream == RUNTIME:
                     events += self._answered(message)
@@ -335,7 +330,7 @@ class Session:
         return b"".join(replies), events
 
     def _answered(self, message: TtrpcMessage) -> list[Event]:
-        """Take the answer to the registration. Raises ProtocolError."""
+        """Process the response to the registration. Raises ProtocolError."""
         if not self._registering or (message.call, message.kind) != (_REGISTER, Kind.RESPONSE):
             return []
         self._registering = False
@@ -346,7 +341,7 @@ class Session:
         return [] if reason is None else [Rejected(reason)]
 
     def _called(self, body: bytes) -> tuple[bytes, list[Event]]:
-        """Return the answer to one call, and what happened."""
+        """Return the response to one call, and the events."""
         method = ""
         try:
             request = parse_request(body)
@@ -357,7 +352,7 @@ class Session:
             return error_response(INVALID_ARGUMENT, reason), [Malformed(method, reason)]
 
     def _served(self, method: str, payload: bytes) -> tuple[bytes, list[Event]]:
-        """Return the answer to a method of the plugin's service, and what happened. Raises MalformedError."""
+        """Return the response to a method of the plugin's service, and the events. Raises MalformedError."""
         if method == "CreateContainer":
             return self._created(payload)
         if method == "Configure":

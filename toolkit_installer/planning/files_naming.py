@@ -1,11 +1,9 @@
-"""Which files of which engines still name the toolkit, whoever wrote them, and whether or not a receipt knows them.
+"""Find the files of engines that still name the toolkit, whether or not this program wrote or recorded them.
 
-Removing a binary that an engine's file names breaks its containers, or its next start. So before one goes, all engines
-that the node has are looked at: the files that they are known to read, those that their processes and units name, what
-these import, their folders of drop-ins, hooks and CDI specifications. What a distribution generates at each start
-because it finds the toolkit does not count: it goes by itself.
-
-Which files engines read: by their usual places, by how they were started, and by what other files name.
+Removing a binary that an engine's file names breaks its containers, or its next start. So before a removal, all engines
+on the node are searched: their files in the usual places, the files that their processes and units name, the imports of
+those, and the folders of drop-ins, hooks and CDI specifications. Entries that a distribution generates at each start
+because it finds the toolkit do not count: they vanish by themselves.
 """
 
 from __future__ import annotations
@@ -44,21 +42,21 @@ _MOST_FILES = 100_000
 _LONGEST_PATH = 4096
 _PATH = PATH.split(":")
 _OUT_OF_REACH = frozenset({0, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
-"""The errno values of files that no engine reads either, or no engine of this user; 0: a symlink is not followed."""
+"""The errno values of files that engines, or this user's, cannot read either; 0: a symlink that is not followed."""
 _WILDCARD = lazy.pattern(r"[*?\[\\]")
 _SHIM = "containerd-shim-"
 _PROGRAMS = frozenset({*RUNTIMES, "nvidia-container-runtime-hook", "nvidia-container-toolkit"})
-"""What engines may name without a folder, and find in their PATH."""
+"""Programs that engines may name without a folder, and find in their PATH."""
 
 
 class StillNamedError(InstallerError):
-    """Files of engines that are not this installer's name the toolkit: it stays."""
+    """The toolkit stays, as files of engines that are not this installer's name it."""
 
     exit_code = ExitCode.BAD_CONFIGURATION
 
 
 class Naming(msgspec.Struct, frozen=True):
-    """A file that names the toolkit: on which line, and what it names."""
+    """A file that names the toolkit: the line, and the path that it names."""
 
     file: str
     line: int
@@ -69,9 +67,9 @@ class Naming(msgspec.Struct, frozen=True):
 
 
 def naming(node: Node, folder: str, *, known: Iterable[str] = (), instead: Collection[str] = ()) -> tuple[Naming, ...]:
-    """Return what names anything in the toolkit's `folder`, each file and path once.
+    """Return the files that name anything in the toolkit's `folder`, each file and path once.
 
-    `known`: more files that an engine is known to read. `instead`: files that are about to say something else.
+    `known`: more files that an engine is known to read. `instead`: files to skip, as they are about to change.
     """
     search = _Search(node, folder, instead)
     for reader in map(OneLook, node.readers()):
@@ -81,7 +79,7 @@ def naming(node: Node, folder: str, *, known: Iterable[str] = (), instead: Colle
 
 
 def in_specifications(node: Node, folder: str) -> tuple[Naming, ...]:
-    """Return what names the toolkit's `folder` in CDI specifications. Our own has to be removed before."""
+    """Return the CDI specifications that name the toolkit's `folder`. The caller has to remove ours first."""
     search = _Search(node, folder, ())
     for reader in map(OneLook, node.readers()):
         search.read(reader, (f"{place}/*" for place in CDI_FOLDERS))
@@ -89,12 +87,12 @@ def in_specifications(node: Node, folder: str) -> tuple[Naming, ...]:
 
 
 def known_files(receipt: Receipt) -> tuple[str, ...]:
-    """Return the files of engines that a receipt knows of."""
+    """Return the engines' files that the receipt names."""
     return tuple(dict.fromkeys(file.path for engine in receipt.engines for file in engine.files))
 
 
 def refuse_removal(found: Sequence[Naming], *, recorded: bool) -> StillNamedError:
-    """Return the error that says what stays, why, and what to do. `recorded`: there is a receipt."""
+    """Return an error that says what stays, why, and what to do. `recorded`: there is a receipt."""
     another = "" if recorded else "; or name its engine, too, with --runtime: what installers left is taken out of it"
     return StillNamedError(
         f"everything was taken back but the toolkit, which stays: {'; '.join(map(str, found))}",
@@ -105,7 +103,7 @@ def refuse_removal(found: Sequence[Naming], *, recorded: bool) -> StillNamedErro
 
 
 class _Search:
-    """Follows files to those that they import; each file is read once."""
+    """Searches files and the files that they import; reads each once."""
 
     def __init__(self, node: Node, folder: str, instead: Collection[str]) -> None:
         self._node = node
@@ -113,11 +111,11 @@ class _Search:
         self._instead = instead
         self._seen: set[str] = set()
         self._links: dict[str, frozenset[str]] = {}
-        """Of each reader's root: the programs that are links into the toolkit."""
+        """By each reader's root: the programs that are links into the toolkit."""
         self.found: dict[Naming, None] = {}
 
     def read(self, reader: OneLook, patterns: Iterable[str]) -> None:
-        """Look at all files that the patterns match, and at what they name. Raises StillNamedError for too many."""
+        """Search the files that match the patterns, and all imports. Raises StillNamedError if there are too many."""
         pending = deque(patterns)
         while pending:
             for path in _matching(reader, pending.popleft()):
@@ -132,7 +130,7 @@ class _Search:
                 )
 
     def _content(self, reader: Reader, path: str) -> bytes | None:
-        """Return the content of a file that was not looked at yet, and that counts."""
+        """Return the content of a file that counts and was not read yet."""
         try:
             canonical = reader.canonical(path)
             place = reader.root.outside(canonical)
@@ -147,7 +145,7 @@ class _Search:
                 file=path,
                 reason=error.reason,
             )
-            # it is there, and larger than what is read here, or its disk does not give it: an engine may yet read it
+            # the file exists, but is too large or unreadable here: an engine may still read it
             if not isinstance(error, NodeError) or error.number not in _OUT_OF_REACH:
                 self.found[Naming(path, 1, f"what nobody has read to its end ({error.reason})")] = None
             return None
@@ -160,11 +158,11 @@ class _Search:
         if layout is None or path not in (layout.generated, layout.source) or path == layout.drop_in:
             self.found |= dict.fromkeys(Naming(path, each.line, each.path) for each in named)
         elif layout.detects and layout.may_set_default(self._node.files.content):
-            # any other is generated from a file that is looked at by itself, and generated again without the toolkit
+            # other generated files come from one that is searched itself, and are generated again without the toolkit
             self.found |= dict.fromkeys(_default_of(layout, path, content, self._folders))
 
     def look_at_processes(self) -> None:
-        """Look at what the node's engines were started with."""
+        """Search the command lines of the node's engines."""
         for process in processes.named(frozenset().union(*PROCESS_NAMES.values())):
             if not self._node.is_home_of(process):
                 continue
@@ -181,7 +179,7 @@ class _Search:
                 self.found[Naming(words, each.line, each.path)] = None
 
     def _mentioned(self, reader: Reader, content: bytes) -> Sequence[mentions.Mention]:
-        """Return where a text names the toolkit, also by a link to it that engines find in their PATH."""
+        """Return the places that name the toolkit, also by a link to it that engines find in their PATH."""
         root = reader.root.folder
         if root not in self._links:
             self._links[root] = frozenset(_links(reader, self._folders))
@@ -190,15 +188,15 @@ class _Search:
 
 
 def names(reader: Reader, folder: str, content: bytes) -> bool:
-    """Tell whether a text names anything in the toolkit's folder by a path, or one of its programs by its own name."""
+    """Return whether a text names a path in the toolkit's folder, or one of its programs without a folder."""
     folders = (folder, reader.canonical(folder))
     return bool(mentions.of(content, lambda name: _is_ours(reader, folders, name)))
 
 
 def _links(reader: Reader, folders: Sequence[str]) -> Iterator[str]:
-    """Yield the names of the links in the usual folders of programs that lead to the toolkit, whatever they are called.
+    """Yield the names of links to the toolkit, whatever their names, in the usual folders of programs.
 
-    A shim is named by its runtime type, too: `io.containerd.x.v1` runs `containerd-shim-x-v1` (containerd,
+    A shim is also named by its runtime type: `io.containerd.x.v1` runs `containerd-shim-x-v1` (containerd,
     docs/runtime-v2.md).
     """
     looked_at = set()
@@ -208,7 +206,7 @@ def _links(reader: Reader, folders: Sequence[str]) -> Iterator[str]:
                 continue  # /bin is /usr/bin nearly everywhere, and may have a thousand links
             links = reader.links(place)
         except NodeError:
-            continue  # what cannot be reached from here runs nothing here
+            continue  # a folder that cannot be reached from here has no program that runs here
         looked_at.add(folder)
         for name in links:
             if not _is_ours(reader, folders, f"{place}/{name}"):
@@ -220,7 +218,7 @@ def _links(reader: Reader, folders: Sequence[str]) -> Iterator[str]:
 
 
 def _is_ours(reader: Reader, folders: Sequence[str], name: str) -> bool:
-    """Tell whether a path lies in the toolkit's folder, or a program's name leads there by its symlink."""
+    """Return whether a path lies in the toolkit's folder, or a program's name leads there by a symlink."""
     places = [name] if name.startswith("/") else [f"{place}/{name}" for place in _PATH if name in _PROGRAMS]
     for path in places:
         if any(beneath(posixpath.normpath(path), folder) for folder in folders):
@@ -235,10 +233,10 @@ def _is_ours(reader: Reader, folders: Sequence[str], name: str) -> bool:
 
 
 def _default_of(layout: Layout, path: str, content: bytes, folders: Sequence[str]) -> Iterator[Naming]:
-    """Yield the default runtime of what a distribution made, if it lies in one of the folders.
+    """Yield the default runtime in a generated file, if it lies in one of the folders.
 
-    Such a default is an option of the distribution's, and nothing of ours: k3s does not start with one that it does not
-    find (k3s-io/k3s, pkg/agent/containerd/config_linux.go).
+    Such a default is an option of the distribution's, not ours: k3s does not start with a default that it does not find
+    (k3s-io/k3s, pkg/agent/containerd/config_linux.go).
     """
     try:
         document = toml_document.parse(content)
@@ -261,7 +259,7 @@ def _matching(reader: OneLook, pattern: str) -> Sequence[str]:
     try:
         return list(dict.fromkeys([*reader.matching(pattern), *containerd_files.matching(reader, pattern)]))
     except ConfigurationError:
-        return []  # what cannot be reached from here is read by nobody here
+        return []  # no engine here reads a file that cannot be reached from here
 
 
 _ROWS = [row for row in TABLE if row.refused is None]
@@ -287,41 +285,41 @@ _OTHERS = (
     "/usr/share/containers/oci/hooks.d/*.json",
     "/etc/containers/oci/hooks.d/*.json",
 )
-"""Drop-ins and hooks by their usual places; podman reads hooks and runtimes as well (containers.conf(5))."""
+"""Drop-ins and hooks in their usual places; podman reads hooks and runtimes as well (containers.conf(5))."""
 _UNIT_FOLDERS = (
     *UNIT_FOLDERS,
     *(f"/{place}/systemd/system.{kind}" for kind in ("control", "attached") for place in ("etc", "run")),
     *(f"/run/systemd/{kind}" for kind in ("transient", "generator.early", "generator", "generator.late")),
 )
-"""All that systemd.unit(5) has in its "Unit File Load Path"."""
+"""The "Unit File Load Path" of systemd.unit(5)."""
 CDI_FOLDERS = ("/etc/cdi", "/var/run/cdi")
 """Where engines look for CDI specifications (CDI's SPEC.md, "CDI JSON definition")."""
 _FOLDERS = {"hooks_dir": "*.json", "cdi_spec_dirs": "*", "cdi-spec-dirs": "*"}
-"""Keys that name folders, and the files in them that are read."""
+"""Keys that name folders, and the pattern of the files that are read there."""
 _FOLDER_LIST = rf"""["']?\b({"|".join(_FOLDERS)})["']?\s*[=:]\s*\[([^\]\[]{{0,4096}})\]"""
 _QUOTED = r"""["']([^"'\n]+)["']"""
 _FLAG = (
     r"""(?:^|[\s"'=])(?:--?config(?:-file)?|-c|CONTAINER_CONFIG|CONTAINERS_CONF(?:_OVERRIDE)?)(?:[= ]|\s|\\\n)\s*"""
     r"""(?:"(/[^"\n]+)|'(/[^'\n]+)|(/[^\s"'\\]+))"""
 )
-"""How a command line, or a variable, names an engine's file."""
+"""Matches an engine's file that a command line or variable names."""
 _QUOTED_FLAG = r"""(["'])--?config(?:-file)?=(/[^"'\n]+)\1"""
-"""The same, all of it in quotes: then blanks are part of the path."""
+"""The same with the whole option in quotes: then blanks are part of the path."""
 _ENVIRONMENT_FILE = r"(?m)^[ \t]*EnvironmentFile[ \t]*=[ \t]*-?(/[^\n]*)"
-"""How a unit names a file with variables for its command line (systemd.exec(5))."""
+"""Matches a unit's file of variables for its command line (systemd.exec(5))."""
 _FLAG_FOLDER = (
     r"""(?i)(?:--?|CONTAINER_|(?<=\s)-(?=d))(config[-_]dir|hooks[-_]dir|cdi[-_]spec[-_]dirs?|d)"""
     r"""(?:[= ]|\s|\\\n)\s*["']?(/[^\s"'\\]+)"""
 )
-"""How a command line, or a variable, names a folder whose files are all read."""
+"""Matches a folder that a command line or variable names, and whose files are all read."""
 _FOLLOWED = frozenset({"base_runtime_spec", "ConfigPath", "runtime_config_path"})
 """Keys whose value is a file that is read as well."""
 _IMPORTS = r"(?m)^[ \t]*imports[ \t]*=\s*\[([^\]]{0,4096})\]"
-"""Imports in what is no TOML: a template, or a broken file."""
+"""Imports in a file that is not TOML: a template, or a broken file."""
 
 
 def usual() -> Iterator[str]:
-    """Yield where engines have their files, as patterns."""
+    """Yield the usual places of engines' files, as patterns."""
     for row in _ROWS:
         yield row.config
         if row.drop_in is not None:
@@ -329,13 +327,13 @@ def usual() -> Iterator[str]:
         yield from (posixpath.join(posixpath.dirname(row.config), pattern) for pattern in row.beside)
         for unit in (posixpath.join(folder, name) for folder in _UNIT_FOLDERS for name in row.units):
             yield from (unit, f"{unit}.d/*.conf")
-    # what is said for services of all kinds
+    # drop-ins for services of all kinds
     yield from (posixpath.join(folder, "service.d", "*.conf") for folder in _UNIT_FOLDERS)
     yield from _OTHERS
 
 
 def told(node: Node) -> Iterator[str]:
-    """Yield the files that the node's engines were started with."""
+    """Yield the files that the command lines of the node's engines name."""
     for process in processes.named(frozenset().union(*PROCESS_NAMES.values())):
         if not node.is_home_of(process):
             continue
@@ -354,7 +352,7 @@ def told(node: Node) -> Iterator[str]:
 
 
 def _flagged(text: str) -> Iterator[str]:
-    """Yield the files, and the files in the folders, that a command line names."""
+    """Yield the files that a command line names, and patterns for the folders that it names."""
     yield from ("".join(match) for match in re.findall(_FLAG, text))
     for kind, folder in re.findall(_FLAG_FOLDER, text):
         yield posixpath.join(folder, _FOLDERS.get(kind.lower().replace("-", "_"), "*"))
@@ -363,11 +361,11 @@ def _flagged(text: str) -> Iterator[str]:
 
 
 def named_by(content: bytes, path: str) -> Iterator[str]:
-    """Yield what a file of an engine imports, and the files in the folders that it names."""
+    """Yield the imports of an engine's file, and patterns for the folders that it names."""
     text = content.decode(errors="replace")
     try:
         yield from containerd_files.imports(content, path)
-    except ConfigurationError:  # a template, or broken: what it imports is imported all the same, or will be
+    except ConfigurationError:  # a template, or broken: its imports are read all the same, or will be
         for listed in re.findall(_IMPORTS, text):
             yield from (
                 posixpath.normpath(posixpath.join(posixpath.dirname(path), each))

@@ -1,18 +1,14 @@
-"""The toolkit's files on the node: as they are there, flushed, and removed again.
+"""Inspect the installed toolkit's files, and plan the CDI specifications.
 
-Which of the toolkit's files are copies of the payload's, as stat(2) still says of both what it said then.
+A file of the toolkit counts as a copy of the payload's while stat(2) of both gives what it gave at the copying. Every
+write, rename and change of mode sets a file's ctime, and only a changed clock could set it back: a file with the same
+size, mtime, ctime and inode has the same content. The device is not compared, as each mount has another number.
+The search for files that changed since they were installed only reads.
 
-Every write, rename and change of mode sets a file's ctime, and only the clock could set it back: a file whose size,
-mtime, ctime and inode are what they were holds what it held. The device is not compared: each mount has another number.
-
-Which files of the installed toolkit are no longer what they were when they were put in place. Reads alone.
-
-CDI specifications as files of the node: what to write, what to record, and what cleanup restores.
-
-A specification is ours as a whole. What somebody else wrote in its place before us comes back at cleanup, unless it
-names our toolkit's folder: an older installer left it, and it would name what is gone. What somebody else writes over
-ours stays until the next run, which puts ours back: at cleanup theirs returns, or what stood there before us if theirs
-is ours with an edit, which names the toolkit's folder still.
+A CDI specification is ours as a whole. The file that another program had there before us is restored at cleanup, unless
+it names our toolkit's folder: then an older installer left it, and its targets are gone. If another program overwrites
+ours, the next run writes ours again. At cleanup, that program's version is restored; but if it is an edit of ours,
+which still names the toolkit's folder, the file from before us is.
 """
 
 from __future__ import annotations
@@ -37,9 +33,9 @@ from toolkit_installer.toolkit import wrappers
 
 
 class Installed(msgspec.Struct, frozen=True):
-    """A file of the toolkit as it is on the node, or as it should be: SHA-256 or symlink target, and mode.
+    """A file of the toolkit as found or as desired: SHA-256 or symlink target, and mode.
 
-    `copy_of` is set in place of the SHA-256 of a file that is known to be a copy of that one in the payload.
+    `copy_of` replaces the SHA-256 if the file is known to be a copy of that payload file.
     """
 
     digest: str | None = None
@@ -49,9 +45,9 @@ class Installed(msgspec.Struct, frozen=True):
 
 
 def installed(node: Node, folder: str, name: str, copy_of: str | None = None) -> Installed | None:
-    """Return one of the toolkit's files as it is on the node, None where there is nothing.
+    """Return one of the toolkit's files as found on the node, None if it is missing.
 
-    It is hashed unless `copy_of` says what it is known to hold. Raises NodeError.
+    It is hashed unless `copy_of` names the payload file that it is known to copy. Raises NodeError.
     """
     path = posixpath.join(folder, name)
     link = node.files.link_target(path)
@@ -65,7 +61,7 @@ def installed(node: Node, folder: str, name: str, copy_of: str | None = None) ->
 
 
 class Copies:
-    """Looks at the files of one toolkit folder, and of the payload that it is filled from."""
+    """Inspects the files of one toolkit folder, and of its payload."""
 
     def __init__(self, node: Node, folder: str, payload: Tree) -> None:
         self._files = node.files
@@ -73,10 +69,10 @@ class Copies:
         self._payload = payload
 
     def taken(self, name: str, source: str, *, settled: bool = False) -> Copy | None:
-        """Return the stamps of a file of the toolkit and of the payload's, to be taken before their contents are read.
+        """Return the stamps of an installed file and its payload file; call this before reading their contents.
 
-        None where one of them is no regular file; with `settled`, also where a change that comes now might not show:
-        the kernel's clock has not moved on since the last one. Raises NodeError.
+        None if one of them is not a regular file; with `settled`, also if a change made now might not show, as the
+        kernel's clock has not moved on since the last one. Raises NodeError.
         """
         identities = []
         for status in self._files.own_status(posixpath.join(self._folder, name)), self._payload.status(source):
@@ -88,10 +84,10 @@ class Copies:
         return Copy(name, source, *(each.stamp for each in identities))
 
     def settled(self, copies: Iterable[Copy]) -> tuple[Copy, ...]:
-        """Return those that nobody has changed since their stamps were taken, and that any change from now on shows.
+        """Return the copies that are unchanged since their stamps were taken, and whose later changes will show.
 
-        What was copied since the kernel's clock moved on is waited for, a few milliseconds: each run from now on would
-        have to read it again.
+        If the kernel's clock has not moved on since the last copy, wait a few milliseconds: otherwise each later run
+        would have to read that file again.
         """
         stand = [each for each in copies if self.taken(each.name, each.source) == each]
         if not all(self._is_settled(each) for each in stand):
@@ -103,16 +99,16 @@ class Copies:
 
 
 class Damage(msgspec.Struct, frozen=True):
-    """A file of the toolkit, by its name there, and in words what became of it."""
+    """A missing or changed file of the toolkit, by its name there; `what` is a text."""
 
     name: str
     what: str
     certain: bool = True
-    """False: somebody touched it, and whether it still holds what it held cannot be told from here."""
+    """False: the file was touched, and whether its content is the same cannot be checked from here."""
 
 
 def is_there(node: Node, toolkit_folder: str) -> bool:
-    """Tell whether a toolkit is in the folder, whether or not a receipt says so. Raises NodeError."""
+    """Return whether a toolkit is in the folder, with or without a receipt. Raises NodeError."""
     return node.files.status(f"{toolkit_folder}/{wrappers.CONFIG_NAME}") is not None
 
 
@@ -121,10 +117,10 @@ _TOUCHED = "touched since it was put in place, and the payload to compare it wit
 
 
 def damaged(node: Node, settings: Settings, receipt: Receipt) -> tuple[Damage, ...]:
-    """Return the files of the toolkit that are missing, or not what they were; in the receipt's order.
+    """Return the toolkit's files that are missing or changed, in the receipt's order.
 
-    A copy whose stamps differ is compared with the payload, where that is seen from here. Of files that the receipt
-    says nothing of, only those that are empty or missing are told. Raises Stopped.
+    A copy whose stamps differ is compared with the payload, if that is visible from here. A file that the receipt only
+    names is reported only if it is empty or missing. Raises Stopped.
     """
     look = _Look(node, settings, receipt)
     found = (look.damage(name) for name in receipt.toolkit_files)
@@ -132,7 +128,7 @@ def damaged(node: Node, settings: Settings, receipt: Receipt) -> tuple[Damage, .
 
 
 class _Look:
-    """Looks at the files of one toolkit."""
+    """Inspects the files of one toolkit."""
 
     def __init__(self, node: Node, settings: Settings, receipt: Receipt) -> None:
         self._node = node
@@ -143,7 +139,7 @@ class _Look:
         self._copies = {each.name: each for each in receipt.copies}
 
     def damage(self, name: str) -> Damage | None:
-        """Return what became of a file, None if it is what it was."""
+        """Return the damage of a file, None if it is unchanged."""
         try:
             what = self._at(name)
         except InstallerError as error:
@@ -151,7 +147,7 @@ class _Look:
         return Damage(name, what, what != _TOUCHED) if what else None
 
     def _at(self, name: str) -> str:
-        """Return in words what became of a file, nothing if it is what it was."""
+        """Return the damage of a file as text, empty if it is unchanged."""
         path = posixpath.join(self._folder, name)
         status = self._files.own_status(path)
         if status is None:
@@ -181,14 +177,14 @@ class _Look:
         return "" if same else "its content was changed"
 
     def _digest(self, path: str) -> str | None:
-        """Return the SHA-256 of a small file, its folder taken as it was found; None for one that cannot be ours."""
+        """Return the SHA-256 of a small file, with its folder cached; None if it cannot be ours."""
         try:
             return memory.digest_of(read_bounded(self._files.root.outside(self._files.in_folder(path))))
         except (OSError, ConfigurationError):
-            return None  # it went just now, or is larger than any of these is
+            return None  # it vanished just now, or is larger than any of these files
 
     def _payload(self) -> Tree | None:
-        """Return what a run takes the payload from, None where there is none: on the node itself, as a rule."""
+        """Return the payload as a run finds it, None if there is none: on the node itself, as a rule."""
         rpm = self._node.programs.find_program("rpm") is not None
         try:
             root = payloads.source_root(self._settings.source_root, self._settings.package_type, rpm, os.path.isdir)
@@ -198,34 +194,34 @@ class _Look:
 
 
 class SpecificationWork(DesiredFile, frozen=True):
-    """What is to be done about a CDI specification. `note`: a remark about somebody else's version, for the log."""
+    """The change of a CDI specification. `note`: a remark about another program's version, for the log."""
 
     note: str = ""
 
 
 class SpecificationFacts(msgspec.Struct, frozen=True):
-    """The specifications that are desired or recorded, as they were found."""
+    """The desired and the recorded specifications, as found."""
 
     files: Mapping[str, tuple[str, Found | None]]
-    """By the path that was looked at: the canonical one, and what stands there."""
+    """By requested path: the canonical path, and the file there."""
     original: Callable[[Before], bytes]
-    """Returns a kept copy. Raises ConfigurationError."""
+    """Returns a backup. Raises ConfigurationError."""
 
 
 class Generated(msgspec.Struct, frozen=True):
-    """The CDI specification as the payload's nvidia-ctk makes it for the driver that is usable now."""
+    """The CDI specification that the payload's nvidia-ctk generates for the driver in use."""
 
     path: str
     content: bytes | None = None
-    """None where it cannot be known before the missing device nodes are there."""
+    """None if it cannot be known before the missing device nodes exist."""
     missing_nodes: tuple[str, ...] = ()
-    """The driver's control device nodes that are to be created, as the installer sees them."""
+    """The driver's control device nodes to create, as paths that the installer sees."""
     failure: DriverNotReadyError | None = None
-    """Why none could be made."""
+    """Why none could be generated."""
 
 
 def read_specifications(node: Node, store: ReceiptStore, paths: Iterable[str]) -> SpecificationFacts:
-    """Return what stands at these paths. Raises ConfigurationError, NodeError."""
+    """Return the files at these paths. Raises ConfigurationError, NodeError."""
     return SpecificationFacts({path: node.locate_file(path) for path in paths}, store.original)
 
 
@@ -234,8 +230,8 @@ def plan_specifications(
 ) -> tuple[SpecificationWork, ...]:
     """Return the work on the desired specification, and on recorded ones that are no longer desired.
 
-    `folder` is the toolkit's. The desired one is left alone where its content is not known yet; `remark` is for the
-    log. Raises ConfigurationError.
+    `folder` is the toolkit's. The desired one is left alone while its content is unknown; `remark` is for the log.
+    Raises ConfigurationError.
     """
     recorded = {record.path: record for record in (receipt.specifications if receipt is not None else ())}
     made = []
@@ -251,7 +247,7 @@ def plan_specifications(
 
 
 def standing(seen: SpecificationFacts, receipt: Receipt | None, path: str) -> bytes | None:
-    """Return what stands at `path` if it is recorded there, and as this installer wrote it; else None."""
+    """Return the content of the file at `path` if it is recorded and as this installer wrote it, else None."""
     path, found = seen.files[path]
     records = receipt.specifications if receipt is not None else ()
     ours_there = found is not None and any(file.path == path and file.is_ours(found.content) for file in records)
@@ -271,7 +267,7 @@ def reverted(seen: SpecificationFacts, record: FileRecord, folder: str) -> Speci
 
 
 def recognised(node: Node, path: str, folder: str) -> FileRecord | None:
-    """Return a record of the specification at `path` if no receipt names it and it names the toolkit in `folder`.
+    """Return a record of the unrecorded specification at `path` if it names the toolkit in `folder`, else None.
 
     Raises ConfigurationError, NodeError.
     """
@@ -282,35 +278,35 @@ def recognised(node: Node, path: str, folder: str) -> FileRecord | None:
 
 
 def recorded(work: SpecificationWork, previous: FileRecord | None) -> FileRecord | None:
-    """Return the record of a file that is, or will be, what the work says; None where nothing in it is ours."""
+    """Return the record of a specification before its change; None if nothing in the file is ours."""
     if work.target == work.base and not work.changes and previous is None:
         return None
     written = {memory.digest_of(content) for content in (work.target,) if content is not None}
     present = work.file.content
     if previous is not None and present is not None and previous.is_ours(present):
-        written.add(memory.digest_of(present))  # until it is replaced, the last version of ours stands there
+        written.add(memory.digest_of(present))  # until it is replaced, the file holds our last version
     before = memory.before(work.base, work.file.found, previous)
     return FileRecord(SPECIFICATION_ROLE, work.path, before, tuple(sorted(written)))
 
 
 def settled(work: SpecificationWork, record: FileRecord) -> FileRecord | None:
-    """Return the record once the work is done, of the desired content alone; None where that is not ours."""
+    """Return the record after the change, with the desired content only; None if the file is not ours."""
     if work.target is None or work.target == work.base:
         return None
     return msgspec.structs.replace(record, written=(memory.digest_of(work.target),))
 
 
 def ours(receipt: Receipt | None) -> dict[str, frozenset[str]]:
-    """Return the SHA-256 of every content that we may have written, by path."""
+    """Return the SHA-256 of all contents that this installer may have written, by path."""
     return {file.path: frozenset(file.written) for file in (receipt.specifications if receipt is not None else ())}
 
 
 def _base(
     seen: SpecificationFacts, record: FileRecord | None, found: Found | None, folder: str
 ) -> tuple[bytes | None, str]:
-    """Return the content that cleanup is to restore, and a remark for the log."""
+    """Return the content that cleanup restores, and a remark for the log."""
     if found is None:
-        return None, ""  # whatever stood there, somebody removed it since, or a boot did
+        return None, ""  # an earlier file was removed since, by another program or a boot
     if record is not None and record.is_ours(found.content):
         return (None if record.before is None else seen.original(record.before)), ""
     if _names(found, folder):

@@ -1,17 +1,16 @@
-"""Which way containers get the GPU on this node, and why not another one. Pure: a function of what was found.
+"""Choose the method by which containers get the GPU on this node, from the facts found. Pure.
 
-`cdi` is possible where each engine that answers looks into the folder of our specification, and can read it. Where one
-of them has CDI switched off and nothing else is in the way, it is one edit of its file, which is made where `cdi` is
-asked for by name.
+`cdi` is possible if each engine that answers looks into the folder of our specification and can read it. If an engine
+only has CDI switched off, one edit of its file enables it; that edit is made if `cdi` is requested by name.
 
-`auto` takes the first way that the node supports, the one that changes least first, and never one that takes
-something away: where an engine lists our handlers, or we registered them, pods may select them, those that are not
-there yet too, and no look at the node tells that they do not. Such a node stays with `handlers` until somebody names
-`cdi`. Nor does it edit an engine's file for CDI: that costs the same restart as the handlers, which serve more pods.
+`auto` takes the first method that the node supports, trying the one that changes least first, and never takes anything
+away: if an engine lists our handlers, or we registered them, pods may select them, future ones too, and no inspection
+of the node proves that they do not. Such a node keeps `handlers` until an administrator requests `cdi`. Nor does `auto`
+edit an engine's file for CDI: that costs the same restart as the handlers, which serve more pods.
 
-Nor does it take `nri`, the plugin that hands out CDI devices: its pods ask by an annotation of theirs, which those that
-are written for the other ways do not have, and it is served only while a run waits. Whether the engine heeds the plugin
-is asked when it is served (`waiting/plugin.py`), which is before anything is changed.
+Nor does it take `nri`, the plugin that hands out CDI devices: pods request them by an annotation that pods written for
+the other methods do not have, and the plugin is served only while a run waits. Whether the engine accepts the plugin is
+checked when it is served (`waiting/plugin.py`), before anything is changed.
 """
 
 from __future__ import annotations
@@ -37,50 +36,50 @@ _STARTS = "start it; --method handlers configures an engine that is down, too"
 
 
 class Way(msgspec.Struct, frozen=True):
-    """What decides whether an engine's containers can get devices by CDI, as it was found."""
+    """An engine's CDI support: the facts that decide whether its containers can get devices by CDI."""
 
     engine: EngineName
     version: str = ""
-    """Of the engine that answers; empty: none does."""
+    """The version of the engine; empty: it does not answer."""
     silence: str = ""
-    """What was heard of one that does not answer."""
+    """The error of an engine that does not answer."""
     folders: tuple[str, ...] | None = None
-    """Where it looks for specifications; nowhere: CDI is off. None: it does not tell."""
+    """Where it looks for specifications; empty: CDI is off. None: it does not report that."""
     if_on: tuple[str, ...] = ()
-    """Where it would look if CDI were not off, as far as it tells."""
+    """Where it would look if CDI were not off, if it reports that."""
     folder: str = ""
-    """Where ours is to be."""
+    """The folder of our specification."""
     reads_it: bool = False
-    """Whether that is one of them."""
+    """Whether the engine looks into that folder."""
     ours: bool = False
-    """CDI is on in it by an edit of ours, which has to stay."""
+    """Whether CDI is on by an edit of ours, which has to stay."""
     recorded: bool = False
-    """It was found to read our specification by an earlier run, which left the node so."""
+    """Whether an earlier run found that it reads our specification, and left the node so."""
     handlers: tuple[str, ...] = ()
     """Handlers of ours that it lists, or that were registered with it."""
     by_shim: bool = False
-    """It is docker, and a kubelet of the node reaches it through a program that passes no CDI devices on."""
+    """It is docker, and a kubelet on the node reaches it through a program that passes on no CDI devices."""
 
     @property
     def off(self) -> bool:
-        """Whether CDI is switched off in it."""
+        """Whether CDI is switched off in the engine."""
         return self.folders == ()
 
     @property
     def edited(self) -> bool:
-        """Whether its file is to say that CDI is on."""
+        """Whether its file should enable CDI."""
         return self.off or self.ours
 
 
 class PassedOver(msgspec.Struct, frozen=True):
-    """A method that `auto` did not take, and why."""
+    """A method that `auto` rejected, and why."""
 
     method: str
     why: str
 
 
 class Choice(msgspec.Struct, frozen=True):
-    """The method of this run. `why` is empty where it was asked for by name."""
+    """The method of this run. `why` is empty if it was requested by name."""
 
     method: Method = Method.HANDLERS
     why: str = ""
@@ -88,7 +87,7 @@ class Choice(msgspec.Struct, frozen=True):
 
     @property
     def reason(self) -> str:
-        """Why it is this one, in words."""
+        """The reason for the method, as text."""
         return said(self.method, self.why)
 
     def __str__(self) -> str:
@@ -97,15 +96,15 @@ class Choice(msgspec.Struct, frozen=True):
 
 
 def said(method: Method, why: str) -> str:
-    """Return why it is this method: what was recorded of that, or that nothing was to be chosen."""
+    """Return the reason for the method: the recorded one, or that there was no choice."""
     return why or ("the default" if method is Method.HANDLERS else "it was asked for")
 
 
 def choose(asked: Method, ways: Sequence[Way]) -> Choice:
-    """Return the method for a node whose engines were found like this.
+    """Return the method for a node with these engines.
 
-    Raises ConfigurationError where the one that was asked for is not supported, EngineRejectedError where that cannot
-    be told, as an engine does not answer.
+    Raises ConfigurationError if the requested method is not supported, EngineRejectedError if an engine does not
+    answer, so that this is unknown.
     """
     if asked is Method.HANDLERS:
         return Choice()
@@ -130,9 +129,9 @@ def choose(asked: Method, ways: Sequence[Way]) -> Choice:
 
 
 def refuse(way: Way) -> None:
-    """Raise ConfigurationError where an engine cannot give devices by CDI, EngineRejectedError where none can tell."""
+    """Raise ConfigurationError if an engine cannot give devices by CDI, EngineRejectedError if that is unknown."""
     if way.recorded and not way.version and not way.by_shim:
-        return  # one that is down for a moment is no reason to move what is there
+        return  # a short outage of an engine is no reason to move the installation
     why = obstacle(way)
     if not why:
         return
@@ -142,7 +141,7 @@ def refuse(way: Way) -> None:
 
 
 def _refused(way: Way, method: Method, why: str) -> ConfigurationError:
-    """Return the error that says why an engine's containers cannot get devices by this method, and what helps."""
+    """Return the error that says why the method does not work with the engine, and what helps."""
     if way.by_shim:
         return ConfigurationError(
             f"--method {method}: {way.engine} {why}",
@@ -155,7 +154,7 @@ def _refused(way: Way, method: Method, why: str) -> ConfigurationError:
 
 
 def obstacle(way: Way) -> str:
-    """Return why containers of this engine cannot get devices by CDI; empty where they can, or CDI is only off."""
+    """Return why containers of this engine cannot get devices by CDI; empty if they can, or CDI is only off."""
     if way.by_shim:
         return _BY_SHIM
     if not way.version:
@@ -168,7 +167,7 @@ def obstacle(way: Way) -> str:
 
 
 def _elsewhere(way: Way) -> str:
-    """Return in words where an engine looks for specifications, if that is elsewhere, or would be with CDI on."""
+    """Return a text if an engine looks for specifications elsewhere, or would with CDI on; else empty."""
     folders = way.folders or way.if_on
     if folders and not way.reads_it:
         return f"{way.version} looks for CDI specifications in {', '.join(folders)}, and not in {way.folder}"
@@ -176,7 +175,7 @@ def _elsewhere(way: Way) -> str:
 
 
 def unreadable(way: Way, specification: bytes) -> str:
-    """Return why this engine cannot read a specification; empty where it can, or does not answer."""
+    """Return why this engine cannot read a specification; empty if it can, or does not answer."""
     needed, newest = registry.version_of(specification), registry.newest(way.engine, way.version)
     if needed is None or newest is None or needed <= newest:
         return ""
@@ -187,7 +186,7 @@ def unreadable(way: Way, specification: bytes) -> str:
 
 
 def refuse_unreadable(ways: Sequence[Way], specification: bytes, path: str) -> None:
-    """Raise ConfigurationError where one of the engines cannot read the specification that is to stand at `path`."""
+    """Raise ConfigurationError if one of the engines cannot read the specification that is to be at `path`."""
     for way in ways:
         if why := unreadable(way, specification):
             raise ConfigurationError(
@@ -200,7 +199,7 @@ def _text(version: registry.Version) -> str:
 
 
 def _against_choosing(way: Way) -> str:
-    """Return why `auto` does not take CDI for this engine."""
+    """Return why `auto` does not take CDI for this engine; empty if it does."""
     if way.recorded and not way.version and not way.by_shim:
         return ""
     if why := obstacle(way):

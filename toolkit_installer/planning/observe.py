@@ -1,6 +1,6 @@
-"""Looking at the node: the engines, the installed toolkit, the CDI specifications. Reads, and decides nothing.
+"""Inspect the node: the engines and their CDI support, the installed toolkit, the CDI specifications.
 
-What the engines say of CDI, as the choice of the method needs it. Asks the node where its paths lead.
+Only reads; the plan decides. Paths are resolved on the node.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from toolkit_installer.settings import EngineName, Method
 from toolkit_installer.toolkit import layout, wrappers
 
 _CLOCK_SECONDS = 2.0
-"""How far the start of a process may be off: the kernel tells the instant of its own boot in whole seconds."""
+"""Tolerance of a process' start time: the kernel gives the time of its own boot in whole seconds."""
 
 
 def observe(node: Node, target: Target, receipt: Receipt | None, store: ReceiptStore) -> Facts:
-    """Look at all that the target is about; `receipt` is what was recorded before.
+    """Inspect everything that the target names; `receipt` is the one from before this run.
 
     Raises ConfigurationError, PayloadError, DriverNotReadyError, NodeError.
     """
@@ -59,7 +59,7 @@ def _engine(
     engine = adapter_of(name)
     recorded = receipt.engine(name) if receipt is not None else None
     remembered = records_of(engine, recorded, store, originals)
-    # the files are parsed, which takes long where they are large
+    # the files are parsed, which takes long if they are large
     with losses.kept_copies_named(remembered), signals.interruptible():
         inspection = engine.inspect(node, request.target)
     reload = engine.reload(node, inspection, request.settings)
@@ -75,7 +75,7 @@ def _engine(
 def records_of(
     engine: Engine, recorded: EngineRecord | None, store: ReceiptStore, originals: dict[str, bytes]
 ) -> dict[str, Recorded]:
-    """Return what the receipt remembers of an engine's files, by path; the kept copies go into `originals`."""
+    """Return the receipt's records of an engine's files, by path; add their backups to `originals`."""
     result = {}
     for file in recorded.files if recorded is not None else ():
         before, kept = None, ""
@@ -87,9 +87,10 @@ def records_of(
 
 
 def read_since(inspection: Inspection, recorded: EngineRecord | None) -> bool:
-    """Tell whether an engine was started after the last change of its files, and so has read them as they are.
+    """Return whether an engine was started after the last change of its files, and so has read them.
 
-    The clock may have been set meanwhile: the process that was there when a run changed them has not, whatever it says.
+    Whatever the clock says, as it may have been set: the process that ran when a run changed the files has not read
+    them.
     """
     process = inspection.process
     changed = [file.found.identity.ctime_ns / 1e9 for file in inspection.files if file.found is not None]
@@ -101,7 +102,7 @@ def read_since(inspection: Inspection, recorded: EngineRecord | None) -> bool:
 
 
 def _generated(target: Target, choice: Choice) -> Generated | None:
-    """Return the CDI specification for the driver, and the device nodes that are to be created before."""
+    """Return the CDI specification for the driver, and the device nodes to create first."""
     asked = target.settings.toolkit.cdi
     if not asked.enabled and choice.method is Method.HANDLERS:
         return None
@@ -117,13 +118,13 @@ def _generated(target: Target, choice: Choice) -> Generated | None:
 
 def _toolkit(node: Node, target: Target, receipt: Receipt | None) -> ToolkitFacts:
     folder = target.settings.toolkit.folder
-    # without a receipt, what an installer of another time left
+    # without a receipt: the leftovers of an earlier installer
     recorded = receipt.toolkit_files if receipt is not None else layout.known(node.files.list(folder))
     source = Tree(target.payload.root)
     wanted = layout.sources(target.payload)
     names = dict.fromkeys([*wanted, *recorded])
     copies = Copies(node, folder, source)
-    # before anything is read: what changes later is not taken for what it was
+    # before any content is read, so that a later change does not go unnoticed
     looked_at = (copies.taken(name, path) for name, path in wanted.items() if path is not None)
     stood = tuple(each for each in looked_at if each is not None)
     remembered = receipt.copies if receipt is not None and not target.settings.toolkit.verify_payload else ()
@@ -142,7 +143,7 @@ def _toolkit(node: Node, target: Target, receipt: Receipt | None) -> ToolkitFact
         naming = files_naming.naming(node, folder, instead=changing)
         return frozenset(path for each in naming for path in (each.path, node.files.canonical(each.path)))
 
-    # nothing stands where a first install puts these: what is there to be compared is read, and nothing else
+    # hash only what is compared: a first install has no files there
     to_read = {path for name, path in wanted.items() if path is not None and name in present and name not in known}
     digests = {path: source.digest(path) for path in to_read}
     made = _made(node, folder, present, receipt)
@@ -150,7 +151,7 @@ def _toolkit(node: Node, target: Target, receipt: Receipt | None) -> ToolkitFact
 
 
 def _made(node: Node, folder: str, present: Mapping[str, Installed], receipt: Receipt | None) -> dict[str, bytes]:
-    """Return the content of config.toml by its recipe, if it is what the recipe gave when it was written."""
+    """Return config.toml by its recipe, if the file still holds what the recipe gave when it was written."""
     standing = present.get(wrappers.CONFIG_NAME)
     contents = receipt.contents if receipt is not None else ()
     known = next((each for each in contents if each.name == wrappers.CONFIG_NAME), None)
@@ -161,7 +162,7 @@ def _made(node: Node, folder: str, present: Mapping[str, Installed], receipt: Re
 
 
 def way(node: Node, request: Request, inspection: Inspection, receipt: Receipt | None, folder: str) -> Way:
-    """Return what was found of an engine; `folder` is where our specification is to be. Raises NodeError."""
+    """Return an engine's CDI support as found; `folder` is for our specification. Raises NodeError."""
     live = inspection.live
     listed = live.handlers.keys() - live.own if live is not None else set()
     base = recorded(Way(request.target.name, folder=folder), receipt)
@@ -170,7 +171,7 @@ def way(node: Node, request: Request, inspection: Inspection, receipt: Receipt |
 
 
 def recorded(base: Way, receipt: Receipt | None) -> Way:
-    """Return a way with what a receipt says of its engine."""
+    """Return `base` with the receipt's facts about its engine."""
     if receipt is None:
         return base
     record = receipt.engine(base.engine)
@@ -183,16 +184,16 @@ def recorded(base: Way, receipt: Receipt | None) -> Way:
 
 
 def installed_method(receipt: Receipt) -> Method | None:
-    """Return which method a node was left with, None where no engine was configured or found to read CDI."""
+    """Return the method of the installation, None if no engine was configured or found to read CDI."""
     if not receipt.asked():
         return None
     return Method.CDI if receipt.cdi else Method.HANDLERS
 
 
 def with_answer(node: Node, base: Way, live: Live | None, silence: str) -> Way:
-    """Return a way with what its engine says now. Raises NodeError."""
+    """Return `base` with the facts from its engine's present answer. Raises NodeError."""
     if base.engine is EngineName.DOCKER:
-        from toolkit_installer.engines.detect import kubelet  # the others need none of it
+        from toolkit_installer.engines.detect import kubelet  # no other engine needs it
 
         base = msgspec.structs.replace(base, by_shim=kubelet.reaches_docker_by_shim(node))
     if live is None:
@@ -209,7 +210,7 @@ def with_answer(node: Node, base: Way, live: Live | None, silence: str) -> Way:
 
 
 def unserved(node: Node, receipt: Receipt | None, engine: EngineRecord, live: Live) -> list[str]:
-    """Return in words what a live engine does not serve of what was recorded: handlers, or CDI. Raises NodeError."""
+    """Return messages about recorded handlers or CDI that a live engine does not serve. Raises NodeError."""
     wrong = mismatches(live, dict(engine.handlers), engine.default)
     if receipt is None or not receipt.reads_cdi(engine.name):
         return wrong

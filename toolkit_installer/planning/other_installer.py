@@ -1,11 +1,11 @@
-"""Other installers on this node: NVIDIA's own while it runs, installations of this program in other folders, leftovers.
+"""Find other installers on this node: NVIDIA's own, other installations of this program, and leftovers.
 
-NVIDIA's installer and this one would delete each other's files. It is found by its executable and by the folder that it
-installs into, as both see that folder: its PID file may be an unusual one. It copies the toolkit at each start, and
-takes its handlers out of the engine's files when it ends.
+NVIDIA's installer and this one would delete each other's files. A running one is found by its executable and by its
+install folder, which both see through mounts of their own, as its PID file may be an unusual one. It copies the toolkit
+at each start, and removes its handlers from the engine's files when it ends.
 
-Handlers that another installer left run executables in the toolkit's folder: they are replaced, and go with that
-folder. So cleanup does not restore them, and the program says so (`taken_over`).
+Handlers that another installer left run executables in the toolkit's folder: they are replaced, and removed with that
+folder. So cleanup does not restore them, and the program reports that (`taken_over`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _RUNTIMES = "runtimes"
 
 
 def by_plan(previous: Receipt | None, plan: Plan) -> tuple[str, ...]:
-    """Return in words what a plan takes over that stood there before this installer, with what it took over before."""
+    """Return the leftovers that a plan replaces, as text, after those that the receipt lists already."""
     known = set(previous.file_paths()) if previous is not None else set()
     folder = plan.toolkit.folder
     new = []
@@ -55,23 +55,23 @@ def by_plan(previous: Receipt | None, plan: Plan) -> tuple[str, ...]:
 
 
 def in_files(files: Sequence[tuple[str, bytes | None]], folder: str) -> tuple[str, ...]:
-    """Return in words the handlers of another installer in files, given as paths and contents."""
+    """Return the handlers of another installer in files, given as paths and contents, as text."""
     return tuple(words for path, content in files for words in _in_file(path, handlers(content, folder)))
 
 
 def in_folder(folder: str, names: Sequence[str]) -> list[str]:
-    """Return in words which files of another installer stood in the toolkit's folder; nothing for none."""
+    """Return the files of another installer in the toolkit's folder, as text; an empty list if there are none."""
     return [f"{folder}: {len(names)} {'file' if len(names) == 1 else 'files'}"] if names else []
 
 
 def gone(receipt: Receipt, *, toolkit_stays: bool) -> list[str]:
-    """Return of what was taken over that which is gone after a cleanup."""
+    """Return the replaced leftovers that are gone after a cleanup."""
     files = f"{receipt.toolkit_folder}: "
     return [words for words in receipt.taken_over if not (toolkit_stays and words.startswith(files))]
 
 
 def handlers(content: bytes | None, folder: str) -> list[str]:
-    """Return the handlers in an engine's file whose executable lies in `folder`; none of a file that is broken."""
+    """Return the handlers in an engine's file whose executable lies in `folder`; none if the file is broken."""
     if content is None or folder.encode() not in content:
         return []
     try:
@@ -120,9 +120,9 @@ class OtherInstaller(msgspec.Struct, frozen=True):
 
 
 def found(node: Node, install_dir: str) -> OtherInstaller | None:
-    """Return another installer that works on the install folder, or that a usual PID file names; None for none.
+    """Return another installer that works on the install folder, or that a usual PID file names, else None.
 
-    Of this program's own instances the locks tell. Raises NodeError.
+    This program's own instances are found by their locks instead. Raises NodeError.
     """
     running = processes.named(NAMES)
     others = [each for each in running if posixpath.basename(each.executable) in _PROGRAMS]
@@ -136,7 +136,7 @@ def found(node: Node, install_dir: str) -> OtherInstaller | None:
 
 
 def refuse(node: Node, install_dir: str) -> None:
-    """Raise AlreadyRunningError where another installer works on the install folder, NodeError."""
+    """Raise AlreadyRunningError if another installer works on the install folder, NodeError."""
     other = found(node, install_dir)
     if other is not None:
         raise AlreadyRunningError(
@@ -147,7 +147,7 @@ def refuse(node: Node, install_dir: str) -> None:
 
 
 def explained(error: AlreadyRunningError) -> AlreadyRunningError:
-    """Return the error of a PID file that another one holds, which says so where that is the NRI plugin's. Pure."""
+    """Return the error of a locked PID file, made specific if it is the NRI plugin's. Pure."""
     if posixpath.basename(error.path or "") != posixpath.basename(NRI_PID_FILE):
         return error
     return AlreadyRunningError(
@@ -158,7 +158,7 @@ def explained(error: AlreadyRunningError) -> AlreadyRunningError:
 
 
 def tidy_plugin(node: Node) -> None:
-    """Remove the PID file that a killed run of the NRI plugin left, which is in nobody's way. Raises NodeError."""
+    """Remove the PID file of a killed run of the NRI plugin; failures are only logged, at debug level."""
     try:
         locks.remove_dead(node.files, NRI_PID_FILE)
     except (AlreadyRunningError, ConfigurationError) as error:
@@ -168,9 +168,9 @@ def tidy_plugin(node: Node) -> None:
 
 
 def installations_named(node: Node, content: bytes | None, folder: str) -> list[str]:
-    """Return the install folders of this program whose programs a file names, but for the toolkit `folder`'s.
+    """Return the install folders of this program whose programs a file names, except the toolkit `folder`'s.
 
-    An installation counts while its receipt is there. Raises NodeError.
+    An installation counts while its receipt exists. Raises NodeError.
     """
     named = dict.fromkeys(map(os.fsdecode, _toolkits_in(content or b"")))
     return [
@@ -191,7 +191,7 @@ def _toolkits_in(content: bytes) -> Iterator[bytes]:
 
 
 def _works_on(node: Node, process: Process, install_dir: str) -> bool:
-    """Tell whether an installer's folder is this one; each of the two may see it through a mount of its own."""
+    """Return whether an installer's folder is this one; each installer may see it through a mount of its own."""
     variables = processes.environment(process)
     given = command_line.last(process.arguments, *_FLAGS)
     theirs = given or next(filter(None, map(variables.get, _VARIABLES)), _USUAL_FOLDER)
@@ -200,4 +200,4 @@ def _works_on(node: Node, process: Process, install_dir: str) -> bool:
         place = view.outside(view.canonical(command_line.place(process, theirs)))
         return os.path.samefile(place, node.root.outside(node.files.canonical(install_dir)))
     except (OSError, NodeError):
-        return False  # it ended meanwhile, or one of the folders is not there
+        return False  # it ended meanwhile, or one of the folders does not exist

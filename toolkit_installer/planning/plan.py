@@ -1,10 +1,7 @@
-"""What was found on the node before anything is decided about it. Pure: values that `observe` fills in.
+"""Compute what to change on the node, and in which order, from the target and the facts found. Pure.
 
-A fact that is dear, and seldom needed, is a function: the node is looked at when the plan asks for it.
-
-What is to be changed on the node, and in which order. Pure: from the target and what was found.
-
-The part of the plan that is for CDI: engines without handlers, which read the specification. Pure.
+`observe` fills in the facts. A fact that is expensive and seldom needed is a function: the node is inspected when the
+plan calls it. With CDI, engines get no handlers and read the specification.
 """
 
 from __future__ import annotations
@@ -35,65 +32,65 @@ if TYPE_CHECKING:
 
 
 class EngineFacts(msgspec.Struct, frozen=True):
-    """An engine that is to be configured, as it was found."""
+    """The inspection of an engine that is to be configured, and the facts recorded about it."""
 
     request: Request
     inspection: Inspection
     recorded: EngineRecord | None
     records: Mapping[str, Recorded]
-    """What the receipt remembers of its files, by path."""
+    """The receipt's records of its files, by path."""
     reload: Reload
     """How it is made to read its files."""
     dangers: tuple[str, ...]
-    """What may go wrong when it is reloaded, in words."""
+    """The risks of reloading it, as text."""
     read_since: bool
-    """It was started after the last change of its files, and so has read them. Unknown counts as not read: a needless
-    reload is cheaper than an engine that never learned its handlers."""
+    """Whether it started after its files were last changed, and so has read them. Unknown counts as not read: a
+    needless reload is cheaper than an engine that never learned its handlers."""
     base_runtimes: Callable[[Sequence[str]], tuple[str, ...]]
-    """Returns the paths of the low-level runtimes that its files name, as its process finds them."""
+    """Returns the paths of the low-level runtimes that its files name, as its process resolves them."""
 
     @property
     def reload_due(self) -> bool:
-        """Whether its files were changed by a run that did not come to see it with the change."""
+        """Whether a run changed its files and ended before it saw the engine serve the change."""
         return self.recorded is not None and self.recorded.reload_due and not self.read_since
 
 
 class ToolkitFacts(msgspec.Struct, frozen=True):
-    """The toolkit's folder as it was found, and what it is filled from."""
+    """The toolkit's folder as found, and the payload that fills it."""
 
     folder: str
     recorded: tuple[str, ...]
-    """Names of files that this installer, or one of another time, put there."""
+    """Names of files that this or an earlier installer put there."""
     present: Mapping[str, Installed]
-    """What stands there, of those names and of those that are to come."""
+    """The existing files, by their names, of the recorded and the planned ones."""
     digests: Mapping[str, str | None]
-    """SHA-256 of the payload's files for which something stands there, by their path in it; None for one that went.
+    """SHA-256 of the payload's files that have an installed file, by payload path; None for a file that has vanished.
 
-    Those are left out of which what stands there is known to be a copy.
+    Files whose installed file is known to be a copy are omitted.
     """
     copies: tuple[Copy, ...]
-    """What the files for which something stands there looked like before they were read."""
+    """The stamps of installed files and their payload files, taken before their contents were read."""
     made: Mapping[str, bytes]
-    """What is known of contents that would have to be made: by what they are made of."""
+    """Known contents of generated files, by recipe."""
     in_use: Callable[[], bool]
-    """Tells whether a container, or somebody else's CDI specification, needs a file of the folder."""
+    """Returns whether a container, or another program's CDI specification, needs a file of the folder."""
     named: Callable[[Collection[str]], frozenset[str]]
-    """Returns the paths below the folder that engines' files name, but for files that are about to change."""
+    """Returns the paths below the folder that engines' files name, except files that are about to change."""
 
 
 class Facts(msgspec.Struct, frozen=True):
-    """The node as it was found."""
+    """All facts found on the node."""
 
     receipt: Receipt | None
     originals: Mapping[str, bytes]
-    """The kept copies of the engines' files that the receipt names, by SHA-256."""
+    """The backups of the engines' files that the receipt names, by SHA-256."""
     engines: tuple[EngineFacts, ...]
     toolkit: ToolkitFacts
     specifications: SpecificationFacts
     generated: Generated | None
-    """None where no specification was asked for."""
+    """None if no specification was requested."""
     ways: tuple[Way, ...] = ()
-    """What the engines say of CDI, in their order."""
+    """The engines' CDI support, in the order of the engines."""
     choice: Choice = Choice()
 
 
@@ -101,18 +98,18 @@ _KEPT = "no driver is usable now, so it stays as it is; once one is, a run renew
 
 
 class ToolkitWork(msgspec.Struct, frozen=True):
-    """The toolkit's part: `write` in this order, `remove` last of all."""
+    """The changes of the toolkit: `write` in this order, `remove` last of all."""
 
     folder: str
     files: tuple[ToolkitFile, ...]
     write: tuple[ToolkitFile, ...]
     remove: tuple[str, ...]
     present: frozenset[str] = frozenset()
-    """Names that stood there before, whoever put them there."""
+    """Names of files that existed before, whoever installed them."""
 
 
 class EngineWork(msgspec.Struct, frozen=True):
-    """An engine's part, for installing or for reverting. `reload_why` says in words why it is to be reloaded."""
+    """The changes of an engine, for installing or reverting. `reload_why` is the reason for its reload."""
 
     name: EngineName
     inspection: Inspection
@@ -120,7 +117,7 @@ class EngineWork(msgspec.Struct, frozen=True):
     reload: Reload = Reload(ReloadMode.NONE)
     reload_why: str = ""
     leaves: bool = False
-    """Nothing of ours is to stay in its files, which are in the order of a cleanup."""
+    """No entry of ours is to stay in its files, which are in the order of a cleanup."""
 
     @property
     def changes(self) -> bool:
@@ -129,15 +126,15 @@ class EngineWork(msgspec.Struct, frozen=True):
 
 
 class Plan(msgspec.Struct, frozen=True):
-    """All that a run would do."""
+    """All changes of a run."""
 
     toolkit: ToolkitWork
     engines: tuple[EngineWork, ...]
-    """Those whose files are ours to look after: of the others, what a receipt names is given back in the end."""
+    """The engines whose files this run manages; other engines in the receipt are reverted in the end."""
     specifications: tuple[SpecificationWork, ...] = ()
     device_nodes: tuple[str, ...] = ()
-    """The driver's device nodes that are to be created first, as the installer sees them; what is generated from them
-    is looked at again then."""
+    """The driver's device nodes to create first, as paths that the installer sees; what depends on them is then planned
+    again."""
     cdi: tuple[EngineRecord, ...] = ()
     """The engines whose containers are to get the GPU by CDI."""
     choice: Choice = Choice()
@@ -155,16 +152,16 @@ class Plan(msgspec.Struct, frozen=True):
 
 
 def plan(target: Target, facts: Facts) -> Plan:
-    """Return what is to be changed so that the node is as the target says; empty where it is so already.
+    """Return the changes that bring the node to the target; an empty plan if there are none.
 
-    Raises ConfigurationError where an engine's files cannot be edited, PayloadError, UsageError; DriverNotReadyError
-    where a CDI specification can be neither made nor kept.
+    Raises ConfigurationError if an engine's files cannot be edited, PayloadError, UsageError; DriverNotReadyError if a
+    CDI specification can be neither generated nor kept.
     """
     method = facts.choice.method
     works = tuple(_engine(each, method) for each in facts.engines)
     if target.settings.configure_engine:
         low_level = tuple(runtime for engine in works for runtime in engine.desired.low_level)
-    else:  # those that are configured stay so
+    else:  # configured engines stay so
         recorded = facts.receipt.engines if facts.receipt is not None else ()
         low_level = tuple(runtime for record in recorded for runtime in record.low_level)
     missing = facts.generated.missing_nodes if facts.generated is not None else ()
@@ -198,15 +195,15 @@ def _engine(seen: EngineFacts, method: Method) -> EngineWork:
 
 
 def _by_cdi(seen: EngineFacts, way: Way, work: EngineWork) -> EngineWork | None:
-    """Return an engine's part where CDI is the way: the edit that switches it on, or what takes ours out of its files.
+    """Return an engine's changes with CDI: the edit that enables it, or the removal of our entries.
 
-    None where it reads specifications as it is, and nothing of ours is in its files.
+    None if the engine reads specifications as it is, and its files have no entry of ours.
     """
     return work if way.edited else _given_back(seen, work)
 
 
 def _given_back(seen: EngineFacts, work: EngineWork) -> EngineWork | None:
-    """Return an engine's part where nothing of ours is to be in its files; None where nothing is."""
+    """Return the changes that remove our entries from an engine's files; None if there are none."""
     files = without_handlers(seen)
     if not files:
         return None
@@ -217,11 +214,11 @@ def _given_back(seen: EngineFacts, work: EngineWork) -> EngineWork | None:
 
 
 def _specifications(facts: Facts) -> tuple[SpecificationWork, ...]:
-    """Return what is to become of the CDI specification that is wanted, and of those that no longer are."""
+    """Return the changes of the requested CDI specification, and of those no longer requested."""
     made, remark = facts.generated, ""
     failure = made.failure if made is not None else None
     if made is not None and failure is not None:
-        # a driver that is being replaced is no reason to leave the rest undone; what is not there cannot be kept
+        # while a driver is being replaced, the rest is still done; but without a specification there is none to keep
         ours = installed.standing(facts.specifications, facts.receipt, made.path)
         if ours is None:
             raise failure
@@ -253,7 +250,7 @@ def _wanted(file: ToolkitFile, seen: ToolkitFacts) -> Installed:
 
 
 def _removable(work: ToolkitWork, seen: ToolkitFacts, engines: Iterable[EngineWork]) -> tuple[str, ...]:
-    """Return which of the files that no longer belong may go: none that an engine names, or a container runs with."""
+    """Return which obsolete files may be removed: those that no engine names and no container uses."""
     if not work.remove or seen.in_use():
         return ()
     named = seen.named({wanted.path for engine in engines for wanted in engine.desired.files})
@@ -263,13 +260,13 @@ def _removable(work: ToolkitWork, seen: ToolkitFacts, engines: Iterable[EngineWo
 
 
 def folders(engines: Sequence[EngineWork]) -> list[str]:
-    """Return where the engines' files are that are to be changed."""
+    """Return the folders of the engines' files that are to be changed."""
     desired = [wanted for work in engines for wanted in work.desired.files if wanted.changes]
     return list(dict.fromkeys(posixpath.dirname(wanted.path) for wanted in desired))
 
 
 def moved(recorded: Sequence[EngineRecord], engines: Sequence[EngineWork]) -> EngineRecord | None:
-    """Return the record of an engine that is configured in another file now; None if there is none."""
+    """Return the record of an engine that is now configured in another file; None if there is none."""
     now = {engine.name: {wanted.path for wanted in engine.desired.files} for engine in engines}
     for record in recorded:
         if record.name in now and any(file.path not in now[record.name] and _of_ours(file) for file in record.files):
@@ -278,21 +275,21 @@ def moved(recorded: Sequence[EngineRecord], engines: Sequence[EngineWork]) -> En
 
 
 def _of_ours(file: FileRecord) -> bool:
-    """Tell whether something of ours may stand in a file; an older installer's entries only went from some."""
+    """Return whether a file may hold entries of ours; from some, only an older installer's were removed."""
     return any(file.before is None or digest != file.before.sha256 for digest in file.written)
 
 
 def is_done(receipt: Receipt | None, plan: Plan) -> bool:
-    """Tell whether nothing is to be changed, and all engines and specifications of the plan are recorded.
+    """Return whether nothing is to be changed, and the receipt has all engines and specifications of the plan.
 
-    One may be right, and nobody know of it: a distribution may have copied a file with our handlers to a new place.
+    A correct engine may be unrecorded: a distribution may have copied a file with our handlers to a new place.
     """
     if receipt is None or receipt.state is not State.INSTALLED or not plan.empty:
         return False
     if any(engine.leaves for engine in plan.engines):
-        return False  # its record is to go
+        return False  # its record is to be removed
     if any(_has_other_original(receipt, work) for work in plan.engines):
-        return False  # what an administrator changed since is what a lost file is restored to
+        return False  # record an administrator's changes, as a lost file is restored from the backup
     if (receipt.cdi, receipt.method_why) != (plan.cdi, plan.choice.why):
         return False
     paths = {work.path for work in plan.specifications if work.target not in (None, work.base)}
@@ -302,7 +299,7 @@ def is_done(receipt: Receipt | None, plan: Plan) -> bool:
 
 
 def _has_other_original(receipt: Receipt, work: EngineWork) -> bool:
-    """Tell whether a file without us is something else than the copy that is kept of it."""
+    """Return whether a file without our entries differs from its backup."""
     record = receipt.engine(work.name)
     kept = {file.path: file.before.sha256 for file in record.files if file.before is not None} if record else {}
     return any(
@@ -312,9 +309,9 @@ def _has_other_original(receipt: Receipt, work: EngineWork) -> bool:
 
 
 def superseded(recorded: Sequence[EngineRecord], plan: Plan) -> tuple[EngineRecord, ...]:
-    """Return the records of engines that this run is not about, and that are to have nothing of ours any more.
+    """Return the records of engines that this run does not manage, and that are to be reverted.
 
-    Without any engine to look after, what is configured stays as it is.
+    If the plan has no engines and the method is `handlers`, configured engines stay as they are.
     """
     now = {engine.name for engine in plan.engines}
     looked_after = plan.engines or plan.choice.method is not Method.HANDLERS
@@ -328,7 +325,7 @@ def toolkit_work(
     present: Mapping[str, Installed],
     recorded: Sequence[str],
 ) -> ToolkitWork:
-    """Return which of `files` differ on the node, and which recorded ones no longer belong."""
+    """Return which of `files` differ on the node, and which recorded ones are obsolete."""
     write = tuple(file for file in files if present.get(file.name) != wanted[file.name])
     remove = tuple(name for name in recorded if name not in wanted and name in present)
     return ToolkitWork(folder, tuple(files), write, remove, frozenset(present))
@@ -351,7 +348,7 @@ def engine_work(
 
 
 def differences(live: Live, desired: DesiredState) -> list[str]:
-    """Return in words how the live engine differs from what it should be; nothing if it is so."""
+    """Return how the live engine differs from its desired state, as text; an empty list if it does not."""
     wrong = mismatches(live, desired.served, desired.default)
     if desired.cdi_on and live.cdi_folders == ():
         wrong.append("CDI is off in it")
@@ -360,7 +357,7 @@ def differences(live: Live, desired: DesiredState) -> list[str]:
 
 
 def mismatches(live: Live, served: Mapping[str, str], default: str | None) -> list[str]:
-    """Return in words how the live engine differs from what it should serve; nothing if it serves all."""
+    """Return how the live engine differs from what it should serve, as text; an empty list if it does not."""
     wrong = []
     for name, path in served.items():
         if name not in live.handlers:
@@ -373,13 +370,13 @@ def mismatches(live: Live, served: Mapping[str, str], default: str | None) -> li
 
 
 def leftovers(now: Live, work: EngineWork) -> list[str]:
-    """Return in words what the engine still serves of a change that was rolled back; nothing once it has forgotten."""
+    """Return what the engine still serves of a rolled-back change, as text; an empty list if nothing."""
     before = work.inspection.live
     known = before.handlers if before is not None else {}
     wrong = []
     for name, path in work.desired.served.items():
         told = now.handlers.get(name)
-        # one that was there before, under another path, has to be back; an engine may tell no path
+        # an earlier handler with another path has to be back; an engine may report no path
         left = told == path and known[name] not in (None, path) if name in known else told in (None, path)
         if left and name in now.handlers and name not in now.own:
             wrong.append(f"it still lists the handler {name}")
@@ -389,7 +386,7 @@ def leftovers(now: Live, work: EngineWork) -> list[str]:
 
 
 def readers(target: Target, facts: Facts) -> tuple[EngineRecord, ...]:
-    """Return the engines whose containers are to get the GPU by CDI; without a look at any, they stay what they are."""
+    """Return the engines whose containers get the GPU by CDI; if no engine was inspected, the recorded ones."""
     if facts.choice.method is not Method.CDI:
         kept = not target.settings.configure_engine and target.settings.toolkit.cdi.enabled
         return facts.receipt.cdi if kept and facts.receipt is not None else ()
@@ -401,10 +398,9 @@ def readers(target: Target, facts: Facts) -> tuple[EngineRecord, ...]:
 
 
 def without_handlers(seen: EngineFacts) -> tuple[DesiredFile, ...]:
-    """Return an engine's files without us, in the order of a cleanup; none where nothing of ours is in them.
+    """Return an engine's files without our entries, in the order of a cleanup; none if they have no entry of ours.
 
-    None as well where a recorded one is not among those that the engine has now: it is given back as it is recorded.
-    Raises ConfigurationError.
+    Also none if the engine no longer has a recorded file: then it is reverted by its record. Raises ConfigurationError.
     """
     recorded = [file.path for file in reversed(seen.recorded.files)] if seen.recorded is not None else []
     present = {file.path: file for file in seen.inspection.files}
@@ -423,7 +419,7 @@ def without_handlers(seen: EngineFacts) -> tuple[DesiredFile, ...]:
 def refuse_what_gives_no_devices(
     facts: Facts, engines: Sequence[EngineWork], specifications: Sequence[SpecificationWork]
 ) -> None:
-    """Raise ConfigurationError where CDI would stay off in an engine, or it could not read the specification."""
+    """Raise ConfigurationError if CDI would stay off in an engine, or it could not read the specification."""
     ways = {way.engine: way for way in facts.ways}
     for work in engines:
         edited = any(wanted.target != wanted.base for wanted in work.desired.files)
@@ -446,7 +442,7 @@ def refuse_what_gives_no_devices(
 
 
 def refuse_what_nobody_reads(facts: Facts, specifications: Sequence[SpecificationWork]) -> None:
-    """Raise ConfigurationError where an engine could not read a specification that is to be written."""
+    """Raise ConfigurationError if an engine could not read a specification that is to be written."""
     for specification in specifications:
         if specification.target is not None and specification.target != specification.base:
             refuse_unreadable(facts.ways, specification.target, specification.path)

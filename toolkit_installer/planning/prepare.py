@@ -1,8 +1,7 @@
-"""All that comes before the first write: resolve, observe, plan, preflight.
+"""Run all steps before the first write: resolve, observe, plan, preflight.
 
-The last look before the first write: what the node, or an engine's own binary, has against the plan.
-
-No handler is taken from an engine whose pods need it to be stopped and deleted.
+The preflight checks what on the node, or in an engine's own binary, would make the plan fail. No handler is removed
+from an engine whose pods need it to be stopped and deleted.
 """
 
 from __future__ import annotations
@@ -34,7 +33,7 @@ from toolkit_installer.settings import Method, ReloadMode, Settings
 
 
 class Prepared(msgspec.Struct, frozen=True):
-    """What a run is about, what it found, and what it is to do."""
+    """The target, facts and plan of a run."""
 
     target: Target
     facts: Facts
@@ -42,7 +41,7 @@ class Prepared(msgspec.Struct, frozen=True):
 
     @property
     def receipt(self) -> Receipt | None:
-        """What was recorded before this run."""
+        """The receipt from before this run."""
         return self.facts.receipt
 
     @property
@@ -54,14 +53,14 @@ class Prepared(msgspec.Struct, frozen=True):
 
     @property
     def originals(self) -> Mapping[str, bytes]:
-        """What is to be kept beside the receipt: the contents to which cleanup goes back, by SHA-256."""
+        """The backups to store beside the receipt, which cleanup restores, by SHA-256."""
         bases = [wanted.base for work in self.plan.engines for wanted in work.desired.files]
         bases += [work.base for work in self.plan.specifications]
         return {**self.facts.originals, **{memory.digest_of(base): base for base in bases if base is not None}}
 
 
 def prepare(receipt: Receipt | None, settings: Settings, node: Node, store: ReceiptStore) -> Prepared:
-    """Find out what is to be done; `receipt` is what was recorded before. Nothing was changed when this raises.
+    """Return the plan after the preflight; `receipt` is the one from before this run. Changes nothing.
 
     Raises PayloadError, ConfigurationError, UsageError, DriverNotReadyError, EngineDownError.
     """
@@ -71,11 +70,11 @@ def prepare(receipt: Receipt | None, settings: Settings, node: Node, store: Rece
 
 
 def planned(receipt: Receipt | None, settings: Settings, node: Node, store: ReceiptStore) -> Prepared:
-    """Find out what is to be done, without a look at what stands in its way. Raises likewise."""
+    """Return the plan without a preflight. Raises the same errors."""
     with processes.one_look():
         target = resolve(settings, node, receipt)
         facts = observe(node, target, receipt, store)
-    # not within: what is in use, and so must stay, is asked for once all else is known
+    # not inside the block: files in use, which must stay, are searched once all else is known
     refuse_contradictions(node, facts)
     with signals.interruptible():  # nothing is written meanwhile, and large files take long
         return Prepared(target, facts, plan(target, facts))
@@ -83,19 +82,19 @@ def planned(receipt: Receipt | None, settings: Settings, node: Node, store: Rece
 
 _SHELL = "/bin/sh"
 _SIGNS = ("/etc/os-release", "/usr/lib/os-release", "/bin")
-"""What every system has: a root without any is no system, but a few folders of one, or made up."""
+"""Paths that every system has: a root without any is not a system, but a few folders of one, or a fake."""
 _ELSEWHERE = "choose a folder on another file system with --toolkit-install-dir, such as /opt/nvidia or /var/lib/nvidia"
 
 
 def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
-    """Raise ConfigurationError, UsageError or EngineDownError where the plan could not be carried out as it is.
+    """Raise ConfigurationError, UsageError or EngineDownError if the plan could not be carried out.
 
-    Nothing was changed then, and nothing is asked where nothing is to be changed.
+    Changes nothing; checks nothing if there is nothing to change.
     """
     for work in made.engines if target.settings.require_live else ():
         _require_live(work)
     found = {seen.request.target.name: seen for seen in facts.engines}
-    for work in made.engines:  # not all that were found are to be changed
+    for work in made.engines:  # not every engine found is to be changed
         seen = found[work.name]
         _refuse_deadly_signal(work)
         if work.changes and work.inspection.live is not None:
@@ -111,13 +110,13 @@ def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
 
 
 def require_places(node: Node, target: Target, made: Plan, *, unchanged: bool = False) -> None:
-    """Raise ConfigurationError, UsageError where a place of the plan could not be written to.
+    """Raise ConfigurationError or UsageError if a path of the plan could not be written.
 
-    `unchanged`: those are looked at as well where nothing is to be changed.
+    `unchanged`: check paths that are not to be changed, too.
     """
     driver_roots = (target.driver.seen_at, target.driver.root)
     own_container.refuse(node, target.settings, plan_of.folders(made.engines), driver_roots)
-    wrapped = not made.cdi and target.settings.nri is None  # else no container runs through a wrapper
+    wrapped = not made.cdi and target.settings.nri is None  # otherwise no container runs through a wrapper
     if wrapped and (made.toolkit.write or unchanged):
         _refuse_no_shell(node)
     _refuse_toolkit_folder(node, made.toolkit.folder)
@@ -129,7 +128,7 @@ def require_places(node: Node, target: Target, made: Plan, *, unchanged: bool = 
 
 
 def _require_live(work: EngineWork) -> None:
-    """Raise EngineRejectedError unless the engine answers, and would serve the handlers at the end of the run."""
+    """Raise EngineRejectedError unless the engine answers, and would serve the handlers after the run."""
     live, reload = work.inspection.live, work.reload
     if live is None:
         raise EngineRejectedError(
@@ -148,7 +147,7 @@ def _require_live(work: EngineWork) -> None:
 
 
 def refuse_contradictions(node: Node, facts: Facts) -> None:
-    """Raise ConfigurationError where an engine's files are not to be planned for as they were found."""
+    """Raise ConfigurationError if no plan may be made for an engine's files as found."""
     for seen in facts.engines:
         if seen.inspection.elsewhere and seen.inspection.process is not None:
             name, pid = seen.request.target.name, seen.inspection.process.pid
@@ -166,7 +165,7 @@ def refuse_contradictions(node: Node, facts: Facts) -> None:
 
 
 def _refuse_deadly_signal(work: EngineWork) -> None:
-    """Raise ConfigurationError if a signal on what the files are to be, or on what they go back to, ends the engine."""
+    """Raise ConfigurationError if a signal would end the engine with its planned, base or present files."""
     live = work.inspection.live
     if live is None or not work.reload_why or work.reload.mode is not ReloadMode.SIGNAL:
         return
@@ -178,9 +177,9 @@ def _refuse_deadly_signal(work: EngineWork) -> None:
 
 
 def _refuse_another_installation(node: Node, path: str, content: bytes | None, folder: str) -> None:
-    """Raise ConfigurationError if the file runs programs of an installation of this program in another folder.
+    """Raise ConfigurationError if the file runs programs that this program installed in another folder.
 
-    They would count as the operator's, and come back on cleanup when their files may be gone.
+    They would count as the operator's, and cleanup would restore them when their files may be gone.
     """
     for other in other_installer.installations_named(node, content, folder):
         raise ConfigurationError(
@@ -190,17 +189,17 @@ def _refuse_another_installation(node: Node, path: str, content: bytes | None, f
         )
 
 
-# --- what a node must allow: a shell, and places that can be written to ---
+# --- what a node must allow: a shell, and writable places ---
 #
 # Immutable systems (Talos, Flatcar, Bottlerocket, ostree) lack some of it. Found half-way, it would cost a change, a
-# reload and the way back.
+# reload and a rollback.
 
 
 def _refuse_no_shell(node: Node) -> None:
-    """Raise ConfigurationError if the node is seen as a whole, and has no shell for the wrappers."""
+    """Raise ConfigurationError if the whole node is visible and has no shell for the wrappers."""
     root = node.programs.root
     if root.folder == "/" and not node.whole:
-        return  # only folders of the node are mounted here: its shell is not seen
+        return  # only folders of the node are mounted here: its shell is not visible
     if not any(look.is_there(root.outside(sign)) for sign in _SIGNS):
         return
     if not node.programs.runs(_SHELL):
@@ -212,14 +211,14 @@ def _refuse_no_shell(node: Node) -> None:
 
 
 def _refuse_toolkit_folder(node: Node, folder: str) -> None:
-    """Raise ConfigurationError where the toolkit could not be written, or nothing of it be executed."""
+    """Raise ConfigurationError if the toolkit's folder cannot be written, or its files not be executed."""
     flags = node.files.mount_flags(folder)
     if flags & (os.ST_RDONLY | os.ST_NOEXEC):
         how = "noexec: no container would start through it" if flags & os.ST_NOEXEC else "read-only"
         raise ConfigurationError(
             f"the toolkit's folder is on a file system that is mounted {how}", path=folder, hint=_ELSEWHERE
         )
-    # the receipt stands beside it
+    # the receipt is next to it
     for place in (folder, posixpath.dirname(folder)):
         _refuse_obstacle(node, f"{node.files.canonical(place)}/.", _ELSEWHERE)
 
@@ -243,9 +242,9 @@ _SHOWN = 10
 def handlers_of_ours(
     folder: str, record: EngineRecord | None, staying: Collection[str] = ()
 ) -> Callable[[Live], set[str]]:
-    """Return what names the handlers of ours that a live engine has, but for those in `staying`.
+    """Return a function that names our handlers in a live engine, except those in `staying`.
 
-    They are known by their path in the toolkit's `folder`, or, where the engine tells none, by the engine's record.
+    They are found by their path in the toolkit's `folder`, or, if the engine reports no path, by the engine's record.
     """
     recorded = dict(record.handlers) if record is not None else {}
 
@@ -258,9 +257,9 @@ def handlers_of_ours(
 
 
 def refuse(node: Node, work: EngineWork, is_ours: Callable[[Live], set[str]], hint: str) -> None:
-    """Raise ConfigurationError where pods of a handler of ours would be stranded once the engine's files are changed.
+    """Raise ConfigurationError if changing the engine's files would strand pods of a handler of ours.
 
-    `hint` says what to do when these pods are gone. Raises EngineDownError for an engine that does not say its pods.
+    `hint` says what to do once these pods are gone. Raises EngineDownError if the engine does not list its pods.
     """
     try:
         pods = adapter_of(work.name).stranded(node, work.inspection, work.desired.files, is_ours)

@@ -1,4 +1,4 @@
-"""What a run is about, found out once from what was asked: payload, driver, engines and what each is to register."""
+"""Resolve the settings into a run's target: payload, driver, engines and the handlers to register with each."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from toolkit_installer.toolkit.payload import Payload
 
 
 class Target(msgspec.Struct, frozen=True):
-    """What a run is about: what was asked for, which stays as it is, and what was found out from it, once."""
+    """A run's target: the unchanged settings, and the values resolved from them once."""
 
     settings: Settings
     driver: Driver
     payload: Payload
     engines: tuple[Request, ...]
-    """What is to be registered with which engine."""
+    """The handlers to register, by engine."""
     driver_away: bool
-    """No driver is usable, and the root that the toolkit was installed with stays."""
+    """No driver is usable, and the driver root from the last installation is kept."""
 
 
 def resolve(settings: Settings, node: Node, receipt: Receipt | None) -> Target:
-    """Find out what the settings leave open; `receipt` is what was recorded before. Nothing is written.
+    """Resolve what the settings leave open, without writing; `receipt` is the one from before this run.
 
-    Raises PayloadError, DriverNotReadyError, ConfigurationError where the node contradicts what was asked for or does
-    not tell which engine it has, UsageError for handlers that cannot be registered.
+    Raises PayloadError, DriverNotReadyError; ConfigurationError if the node contradicts the settings or its engine
+    cannot be determined; UsageError for handlers that cannot be registered.
     """
     driver, away = roots.resolve(settings.toolkit, node)
     source = payload.source_root(

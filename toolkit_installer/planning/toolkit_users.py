@@ -1,16 +1,13 @@
-"""What on the node still needs the toolkit's binaries: containers, what engines offer, and CDI specifications.
+"""Find what still needs the toolkit's binaries: containers, handlers that engines offer, and CDI specifications.
 
-Containers that are stopped and deleted through a runtime of the toolkit's.
+A container is stopped and deleted through the runtime that started it, so the runtime has to stay while the engine
+keeps the container's bundle, or a monitor of it runs. A container that only an engine's database has, such as a stopped
+pod (`docker ps --all`), is deleted without the runtime, and needs its handler before it can be started again: it does
+not count.
 
-A container is stopped and deleted through the runtime that it was started with, so that has to stay while the engine
-keeps the container's bundle, or a monitor runs beside it. A container that only an engine's database remembers
-(`docker ps --all`, a pod that was stopped) is deleted without it, and to be started again it needs the handler first:
-it holds nothing.
-
-Whose a container is, in the words of those who started it: its pod and namespace, or the name that docker gave it.
-
-What names them comes from whoever made the pod. So a name counts only if it has the form that Kubernetes, or docker,
-demands of it: no other text reaches a log. What cannot be read names nobody, which is no reason to stop.
+Containers are reported by their pod and namespace, or by docker's name for them. Those names come from the author of
+the pod: one is used only if it has the form that Kubernetes or docker requires, so that no other text reaches a log. A
+name that cannot be read is left out, and stops nothing.
 """
 
 from __future__ import annotations
@@ -48,12 +45,12 @@ _ASK_SECONDS = 5.0
 
 
 def held(node: Node, folder: str, engines: Sequence[EngineRecord]) -> bool:
-    """Tell whether something still needs the toolkit in `folder`, and log what. Raises NodeError.
+    """Return whether something still needs the toolkit in `folder`, and log what does. Raises NodeError.
 
-    A specification of our own is to be gone before.
+    The caller has to remove our own specification first.
 
-    `engines`: those that had handlers, which may offer them still, whatever their files say by now. All others that
-    the node has are asked as well: somebody else may have registered the toolkit with them.
+    `engines`: those that had handlers, which they may still offer, whatever their files say by now. All other engines
+    on the node are queried as well: another program may have registered the toolkit with them.
     """
     others, closed = _others(node, engines)
     live = [words for record in (*engines, *others) for words in _engine(node, folder, record)]
@@ -66,15 +63,15 @@ def held(node: Node, folder: str, engines: Sequence[EngineRecord]) -> bool:
 
 
 def holders(node: Node, folder: str, ours: Mapping[str, Container[str]] | None = None) -> list[str]:
-    """Return in words which containers and specifications refer to the toolkit in `folder`. Raises NodeError.
+    """Return the containers and specifications that refer to the toolkit in `folder`, as text. Raises NodeError.
 
-    `ours`: specifications that count for nothing, by path, as long as they have one of these SHA-256.
+    `ours`: specifications to ignore, by path, as long as they have one of these SHA-256.
     """
     return [*found(node, folder), *_specifications(node, folder, ours or {})]
 
 
 def _others(node: Node, known: Sequence[EngineRecord]) -> tuple[list[EngineRecord], list[str]]:
-    """Return engines on usual sockets without a record, and in words the sockets hidden from us. Raises NodeError."""
+    """Return engines on usual sockets without a record, and texts about unreadable ones. Raises NodeError."""
     seen = {node.files.canonical(record.socket) for record in known}
     found, unseen = [], []
     usual = [(row.engine, row.socket) for row in TABLE if row.refused is None]
@@ -84,7 +81,7 @@ def _others(node: Node, known: Sequence[EngineRecord]) -> tuple[list[EngineRecor
         except NodeError as error:
             if error.number != errno.EACCES:
                 raise
-            # a user's own docker, and root's containerd beside it
+            # a user's own docker, and root's containerd next to it
             unseen.append(f"{engine} may listen on {socket} (this user may not look there, root may) and offer it")
             continue
         if place not in seen and sockets.listens(node.root, socket):
@@ -94,9 +91,9 @@ def _others(node: Node, known: Sequence[EngineRecord]) -> tuple[list[EngineRecor
 
 
 def _unseen(node: Node, folder: str) -> list[str]:
-    """Return what the engines offer whose command line is wiped and whose socket has no usual name.
+    """Return the handlers that engines offer with a wiped command line and no socket of a usual name.
 
-    All of their sockets are asked: an engine has several, and answers on one of them.
+    All their sockets are tried: an engine has several, and answers on one of them.
     """
     found = []
     for engine, process, bound in serving.unnamed(node):
@@ -110,18 +107,18 @@ def _unseen(node: Node, folder: str) -> list[str]:
             found += _offered(engine, live, folder, {})
             break
         else:
-            # one that has none yet reads its files when it starts
+            # an engine without a socket yet reads its files when it starts
             words = "has wiped its command line and answers on none of its sockets: it may still offer the handlers"
             found += [f"{process.name} (PID {process.pid}) {words}"] if bound else []
     return found
 
 
 def _engine(node: Node, folder: str, record: EngineRecord) -> list[str]:
-    """Return the handlers in the folder that a live engine offers, or why that cannot be known."""
+    """Return the handlers in the folder that a live engine offers, or why that is unknown."""
     try:
         live = adapter_of(record.name).ask(node, record.socket, _ASK_SECONDS)
     except EngineBrokenError:
-        return []  # it runs without its CRI, and offers no handler; its containers are looked for by themselves
+        return []  # it runs without its CRI, and offers no handler; its containers are searched separately
     except EngineSilentError:
         if not sockets.listens(node.root, record.socket):
             return []  # it reads its files when it starts
@@ -130,7 +127,7 @@ def _engine(node: Node, folder: str, record: EngineRecord) -> list[str]:
 
 
 def _offered(engine: EngineName, live: Live, folder: str, ours: Mapping[str, str]) -> list[str]:
-    """Return the handlers in the folder that an engine's answer has, or that its containers cannot be seen."""
+    """Return the handlers in the folder that an engine lists, or that its containers are not visible."""
     if live.process is None:
         return [f"the containers of {engine} cannot be seen from here (hostPID: true), and may run with it"]
     return [
@@ -167,22 +164,22 @@ STATE_FOLDERS = tuple(dict.fromkeys(row.state for row in TABLE if row.state is n
 TASKS = "io.containerd.runtime.v2.task"
 """Below a state folder: NAMESPACE/CONTAINER is the bundle of a container that is not deleted."""
 RUNTIME_FILE = "runtime"
-"""In a bundle: the `BinaryName` that the container was started with; its shim, or what follows one, deletes it so."""
+"""In a bundle: the `BinaryName` that started the container; its shim, or the shim's successor, deletes it so."""
 
 _LONGEST_NAME = 64 * 1024
 """Bytes. Far more than the path of a runtime takes."""
 
 SHIM = "containerd-shim"
-"""The first shim's name, and how those of its successors begin."""
+"""The first shim's name, and the prefix of its successors' names."""
 _RUNC_ROOT = "runtime-runc"
-"""Where docker up to 19.03 has runc keep its containers; those of a handler are in `runtime-HANDLER`."""
+"""Where docker up to 19.03 has runc keep its containers; a handler's are in `runtime-HANDLER`."""
 MONITOR = "conmon"
 
 
 class _Container(msgspec.Struct, frozen=True):
-    """A container that is not deleted. `runtime` is None where that cannot be told.
+    """A container that is not deleted. `runtime` is None if unknown.
 
-    `pid` is the PID of its shim or monitor, or of another shim of the same engine; None where there is no such process.
+    `pid` is the PID of its shim or monitor, or of another shim of the same engine; None if there is no such process.
     """
 
     name: str
@@ -193,17 +190,17 @@ class _Container(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """What it is called, by its engine and by whoever started it."""
+        """The container as text, with its pod or docker's name for it."""
         return f"the container {self.name}{of(self.name, self.bundle).words} ({self.told_by})"
 
 
 def found(node: Node, folder: str) -> list[str]:
-    """Return in words the containers that are stopped and deleted through a runtime in the folder, each once."""
+    """Return the containers that are stopped and deleted through a runtime in the folder, as text, each once."""
     needed: dict[str, str] = {}
-    # a shim tells its PID, which is more than its bundle does: it comes first
+    # first those with a shim, as these have a PID and bundles do not
     for container in [*_watched(), *_bundles(node)]:
         if container.pid is not None and is_elsewhere(node, container.pid, container.runtime or folder):
-            continue  # in a pod, anybody is root and called a shim
+            continue  # in a pod, any process may be root's and named like a shim
         if container.runtime is None:
             needed.setdefault(container.name, f"{container.words} may run with it")
         elif beneath(container.runtime, folder) and same_file(node, container.pid, container.runtime):
@@ -216,7 +213,7 @@ def _watched() -> list[_Container]:
     found: list[_Container] = []
     engines: dict[tuple[int, int], int] = {}
     for pid, name, standing in processes.matching(lambda name: name.startswith(SHIM) or name == MONITOR):
-        if standing is Standing.UNSEEN:  # root's, and this is a user's installer
+        if standing is Standing.UNSEEN:  # root's, and this installer runs as a user
             found.append(_hidden(pid))
             continue
         try:
@@ -232,7 +229,7 @@ def _watched() -> list[_Container]:
         except PermissionError:
             found.append(_hidden(pid))
         except (FileNotFoundError, ProcessLookupError):
-            continue  # it ended meanwhile: it holds nothing
+            continue  # it ended meanwhile, and needs nothing
     return [*found, *(container for pid in engines.values() for container in _beside(pid))]
 
 
@@ -253,7 +250,7 @@ def _of_shim(pid: int, arguments: list[str]) -> list[_Container]:
     workdir = flag_value(arguments, "-workdir")
     if workdir is None:
         return []  # it has not started its container yet
-    # the shim of containerd before 1.3 and docker before 20.10, whose runtime only its containerd knows
+    # the shim of containerd before 1.3 and docker before 20.10: only its containerd knows the runtime
     if os.path.basename(flag_value(arguments, "-runtime-root") or "") == _RUNC_ROOT:
         return []
     return [_Container(os.path.basename(workdir), None, pid, f"PID {pid}")]
@@ -276,7 +273,7 @@ def _beside(pid: int) -> list[_Container]:
 
 
 def content_of(path: str) -> str | None:
-    """Return what a small file says, None where there is none; what is no regular file, or large, says nothing."""
+    """Return a small file's text; None if it is missing, too large, or not a regular file."""
     try:
         return read_bounded(path, _LONGEST_NAME).decode(errors="replace").strip()
     except (OSError, ConfigurationError):
@@ -295,7 +292,7 @@ def _of_monitor(pid: int, arguments: list[str]) -> list[_Container]:
 
 
 def _bundles(node: Node) -> Iterator[_Container]:
-    """Yield the containers whose bundles are in the usual places, also where neither engine nor shim lives."""
+    """Yield the containers with bundles in the usual places, even without a running engine or shim."""
     for files in node.readers():
         for state in STATE_FOLDERS:
             try:
@@ -303,7 +300,7 @@ def _bundles(node: Node) -> Iterator[_Container]:
             except NodeError as error:
                 if error.number != errno.EACCES:
                     raise
-                # a user's own docker, and another's beside it
+                # a user's own docker, and another user's next to it
                 yield _Container(f"below {state}", None, None, "this user may not look there, root may")
 
 
@@ -321,7 +318,7 @@ def _bundles_below(files: Reader, tasks: str) -> Iterator[_Container]:
 
 
 def is_elsewhere(node: Node, pid: int, path: str) -> bool:
-    """Tell whether the process has a `/` of its own in which there is no `path`: it cannot run what is there."""
+    """Return whether the process has a `/` of its own without `path`, so that it cannot run that file."""
     try:
         if Reader(Root(f"/proc/{pid}/root")).status(path) is not None:
             return False
@@ -329,17 +326,17 @@ def is_elsewhere(node: Node, pid: int, path: str) -> bool:
         homes = (node.root.folder, node.programs.root.folder, "/")
         return not any(os.path.samestat(own, os.stat(home)) for home in homes)
     except (OSError, NodeError):
-        return False  # it ended meanwhile, or hides: it cannot be told
+        return False  # it ended meanwhile, or may not be inspected: unknown
 
 
 def same_file(node: Node, pid: int | None, path: str) -> bool:
-    """Tell whether the process's runtime is the one of this node, and not of one that shares only its paths."""
+    """Return whether the process's runtime is the file on this node, not another one with the same path."""
     if pid is None:
         return True
     try:
         theirs = os.stat(f"/proc/{pid}/root{path}")
     except OSError:
-        return True  # it cannot be told apart: then it holds the toolkit
+        return True  # unknown, so it counts as needing the toolkit
     ours = node.files.status(path)
     return ours is not None and (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino)
 
@@ -351,32 +348,32 @@ _SPECIFICATION = "config.json"
 _KEYS = (
     # containerd: pkg/cri/annotations, since 1.5
     ("io.kubernetes.cri.sandbox-namespace", "io.kubernetes.cri.sandbox-name", "io.kubernetes.cri.container-name"),
-    # CRI-O's annotations, and the labels that cri-dockerd gives: k8s.io/kubelet/pkg/types/labels.go
+    # CRI-O's annotations, and the labels that cri-dockerd sets: k8s.io/kubelet/pkg/types/labels.go
     ("io.kubernetes.pod.namespace", "io.kubernetes.pod.name", "io.kubernetes.container.name"),
 )
 """Namespace, pod and container."""
 _KINDS = ("io.kubernetes.cri.container-type", "io.kubernetes.cri-o.ContainerType")
-"""Annotations of containerd (pkg/cri/annotations) and of CRI-O (pkg/annotations) that say what a container is."""
+"""Annotations of containerd (pkg/cri/annotations) and of CRI-O (pkg/annotations) for a container's type."""
 _SANDBOX = "sandbox"
 _LABEL = r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?"
 _SUBDOMAIN = r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
-"""RFC 1123's forms: what Kubernetes demands of namespaces and containers, and of pods ("Object Names and IDs")."""
+"""RFC 1123's forms, which Kubernetes requires of namespaces, containers and pods ("Object Names and IDs")."""
 _DOCKERS_NAME = r"[a-zA-Z0-9][a-zA-Z0-9_.-]{1,252}"
 _DOCKERS_ID = r"[0-9a-f]{64}"
 _DOCKERS_FOLDER = "/var/lib/docker/containers"
-"""dockerd's data root unless it is told another one; below that, by ID, what it remembers of each container."""
+"""dockerd's data root unless it is configured otherwise; below it, by ID, the saved state of each container."""
 _REMEMBERED = "config.v2.json"
 
 
 class Bundle(msgspec.Struct, frozen=True):
-    """A bundle's folder as the installer sees it, and where it sees the `/` that the engine's paths are of."""
+    """A bundle's folder as the installer sees it, and the folder where it sees the `/` of the engine's paths."""
 
     folder: str
     root: str
 
 
 class Name(msgspec.Struct, frozen=True):
-    """What a container is called: its pod and its name there, or docker's name for it. Empty: nobody told."""
+    """The names of a container: its pod and its name there, or docker's name for it. Empty: unknown."""
 
     pod: str = ""
     """NAMESPACE/NAME."""
@@ -385,14 +382,14 @@ class Name(msgspec.Struct, frozen=True):
 
     @property
     def words(self) -> str:
-        """What is put behind a container's ID."""
+        """The text to append to a container's ID."""
         if self.pod:
             return f" of pod {self.pod}" + (f" ({self.container})" if self.container else "")
         return f", which docker calls {self.docker}," if self.docker else ""
 
 
 def of(identity: str, bundle: Bundle | None) -> Name:
-    """Return what a container is called."""
+    """Return the names of a container."""
     if bundle is None:
         return Name()
     said = specification(bundle)
@@ -413,22 +410,22 @@ def of(identity: str, bundle: Bundle | None) -> Name:
 
 
 def specification_of(bundle: Bundle) -> str:
-    """Return where a container's specification is, as the installer sees it."""
+    """Return the path of a container's specification, as the installer sees it."""
     return f"{bundle.folder}/{_SPECIFICATION}"
 
 
 def specification(bundle: Bundle) -> Mapping[str, Any]:
-    """Return a container's specification, {} where there is none to be read."""
+    """Return a container's specification, {} if it cannot be read."""
     return _object(specification_of(bundle))
 
 
 def is_sandbox(bundle: Bundle) -> bool | None:
-    """Tell whether a container only keeps a pod's namespaces; None where there is no specification of it."""
+    """Return whether a container only holds a pod's namespaces; None if it has no specification."""
     return keeps_namespaces(specification(bundle))
 
 
 def keeps_namespaces(specification: Mapping[str, Any]) -> bool | None:
-    """Tell the same by a container's specification, None for one that is empty. Pure."""
+    """Return whether a specification is of such a container, None if it is empty. Pure."""
     if not specification:
         return None
     annotations = specification.get("annotations")
@@ -436,7 +433,7 @@ def keeps_namespaces(specification: Mapping[str, Any]) -> bool | None:
 
 
 def _pod(said: Any) -> Name:
-    """Return the pod that annotations or labels name, and the container in it where they say that as well."""
+    """Return the pod that annotations or labels name, and its container if they name that as well."""
     labels: Mapping[str, Any] = said if isinstance(said, dict) else {}
     for keys in _KEYS:
         namespace, pod, container = (value if isinstance(value := labels.get(key), str) else "" for key in keys)
@@ -446,9 +443,9 @@ def _pod(said: Any) -> Name:
 
 
 def _dockers_folders(specification: Mapping[str, Any], identity: str) -> list[str]:
-    """Return where dockerd keeps its containers, as the files tell that it makes for this one and mounts into it.
+    """Return the folders of dockerd's containers, from the sources of the files that it mounts into this one.
 
-    The container's own ID is in such a path: it is made up when the container is, so nobody could prepare one before.
+    Such a path contains the container's own ID, which is random and new: no path could be prepared in advance.
     """
     mounts = specification.get("mounts")
     sources = [mount.get("source") for mount in mounts if isinstance(mount, dict)] if isinstance(mounts, list) else []
@@ -457,7 +454,7 @@ def _dockers_folders(specification: Mapping[str, Any], identity: str) -> list[st
 
 
 def _object(path: str) -> Mapping[str, Any]:
-    """Return a file's JSON object, {} where there is none to be read."""
+    """Return a file's JSON object, {} if it cannot be read."""
     try:
         found = json.loads(read_bounded(path, _LONGEST))
     except (OSError, ConfigurationError, ValueError, RecursionError):

@@ -1,1 +1,1 @@
-"""What the program reports of a node: status, diagnosis, support bundle, node condition, events and metrics."""
+"""The program's reports on a node: status, diagnosis, support bundle, node condition, events and metrics."""

@@ -1,8 +1,7 @@
-"""Tells the cluster how the node stands: a condition, a taint, labels, events; and takes all of it back.
+"""Reports of the node's status to the cluster: a condition, a taint, labels and events; all of them can be withdrawn.
 
-The node's own work never waits for it: what cannot be told is said once in the log, and told later.
-
-What happens on the node, as events of the cluster: heard in the log, and written once the API server takes them.
+The node's own work never waits for a report: a failure is logged once, and the report is made later. Events are taken
+from log lines, and written once the API server accepts them.
 """
 
 from __future__ import annotations
@@ -25,15 +24,15 @@ from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.settings import ReportSettings, Taint
 
 _ROUND_SECONDS = 5.0
-"""What all that is told at once may take."""
+"""The limit for all requests of one report."""
 _REFRESH_SECONDS = 300.0
-"""No condition is refreshed sooner: a thousand nodes share one API server."""
+"""The shortest time between refreshes of the condition: a thousand nodes share one API server."""
 _CONFLICTS = 5
-"""How often a node is read anew that somebody else changes meanwhile."""
+"""How often a Node is read again that other clients change meanwhile."""
 _WITHDRAW_SECONDS = 25.0
-"""For how long what is to be taken back is tried again; the last try may take as long as all that is told at once."""
+"""The limit for retries of a withdrawal; the last try may take as long as one report."""
 _BOOT_SECONDS = 15.0
-"""For how long it is asked again in which boot the node was ready: after a boot an API server may be late."""
+"""The limit for retries of the query in which boot the node was ready: after a boot an API server may be late."""
 _PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 4.0
 
@@ -43,7 +42,7 @@ _Failures = dict[_Part, UntoldError | NodeError]
 
 
 class NodeReport:
-    """What one run tells. `memory` is to be remembered while it sleeps."""
+    """A run's reports to the cluster; `memory` is the state to save over a sleep."""
 
     def __init__(self, settings: ReportSettings, node: Node) -> None:
         self._settings = settings
@@ -51,27 +50,27 @@ class NodeReport:
         self._api = NodeClient(settings)
         self._events = EventReport(settings, self._api)
         self._booted = True
-        """The node is not known to have been ready in this boot."""
+        """Whether the node is not known to have been ready in this boot."""
         self.memory = ReportMemory()
 
     def recall(self, said: Mapping[str, Any]) -> None:
-        """Know again what a run before the sleep told."""
+        """Restore the state that the run saved before its sleep."""
         self.memory = node_state.understood(said)
         self._events.ledger = self.memory.ledger
 
     def remembered(self) -> dict[str, Any]:
-        """Return what is to be known again after the sleep, as JSON has it."""
+        """Return the state to save over a sleep, as JSON values."""
         return node_state.plain(msgspec.structs.replace(self.memory, ledger=self._events.ledger))
 
     @property
     def owes(self) -> bool:
-        """Whether something is still to be told."""
+        """Whether a report is still pending."""
         return bool(self.memory.failure or self._events.ledger.waiting)
 
     def begin(self, receipt: Receipt | None) -> None:
-        """Say that the node is being installed, unless it is: before anything is changed, and once. Raises Stopped.
+        """Report once, before any change, that the node is being installed, unless it is installed. Raises Stopped.
 
-        With a taint that is put back, a node that has booted since it was ready is not ready either.
+        With `retaint`, a node that has booted since it was ready is not ready either.
         """
         if self.memory.begun:
             return
@@ -84,25 +83,25 @@ class NodeReport:
         self.tell(NodeState(Reason.INSTALLING, "The toolkit is being installed, and the engine told of it"), receipt)
 
     def hear(self, error: InstallerError) -> None:
-        """Hear why the node could not be brought to where it should be: it is told with how the node stands now."""
+        """Store why the run could not converge, for the next report of the node's status."""
         state = node_state.of_error(error, rolled_back=self._events.rolled_back)
         state = msgspec.structs.replace(state, message=foreign_words.own(state.message))
         self._events.failed(state)
         self.memory = msgspec.structs.replace(self.memory, failed=state)
 
     def failed(self, error: InstallerError, receipt: Receipt | None) -> None:
-        """Tell why a run ends that could not bring the node to where it should be. Raises Stopped.
+        """Report why a run ends that could not converge. Raises Stopped.
 
-        A node that has the toolkit from before may serve it still: its taint stays as it is.
+        A node with an earlier installation may still serve it: its taint stays as it is.
         """
         self.hear(error)
-        assert self.memory.failed is not None  # noqa: S101  # heard right now
+        assert self.memory.failed is not None  # noqa: S101  # set by hear()
         self._tell(self.memory.failed, receipt, taint=not _is_installed(receipt))
 
     def tell(self, state: NodeState, receipt: Receipt | None) -> None:
-        """Tell how the node stands, and what has happened, as far as the API server listens. Raises Stopped.
+        """Report the node's status and the pending events, as far as the API server accepts them. Raises Stopped.
 
-        Why the toolkit could not be installed stays said as long as it is not.
+        The failure of an installation stays reported until the toolkit is installed.
         """
         failed = self.memory.failed
         if failed is not None and state.reason is Reason.INSTALLING:
@@ -123,9 +122,9 @@ class NodeReport:
         self._note(untold)
 
     def withdraw(self) -> None:
-        """Take condition, taint and labels from the node, and tell what has happened: before the permissions go.
+        """Remove condition, taint and labels from the Node, and report pending events: before the permissions go.
 
-        Nobody does it later. So what fails is tried again for a while. Raises Stopped.
+        No later run does it, so failed requests are retried for a while. Raises Stopped.
         """
         left = self._tried_for(
             _WITHDRAW_SECONDS, self._withdraw_taint, self._withdraw_condition, lambda: self._tell_labels(())
@@ -141,11 +140,11 @@ class NodeReport:
             )
 
     def leave(self) -> None:
-        """Put the taint back where the machine goes down: it is to be there before the next boot. Raises Stopped."""
+        """Restore the taint if the machine is shutting down: it must be there before the next boot. Raises Stopped."""
         if self._settings.retaint and self._node.services.is_stopping():
             self.tell(NodeState(Reason.INSTALLING, "The node is shutting down"), None)
 
-    # --- what is told ---
+    # --- condition, taint and labels ---
 
     def _tell_condition(self, state: NodeState) -> None:
         kind, now = self._settings.condition, machine.now()
@@ -153,7 +152,7 @@ class NodeReport:
             return
         node = self._api.read()
         found, text = node_state.found_condition(node, kind), machine.text(now)
-        # a heartbeat of the future, from before the clock was set back, would have a dead run seem alive until then
+        # a heartbeat in the future, from before the clock was set back, would make a dead run seem alive until then
         told_at, lately = str((found or {}).get("lastHeartbeatTime", "")), machine.text(now - _REFRESH_SECONDS)
         recent = lately < told_at <= machine.text(now + _REFRESH_SECONDS)
         if not (recent and node_state.says(found, state)):
@@ -174,7 +173,7 @@ class NodeReport:
 
         def patch(node: Mapping[str, Any]) -> dict[str, Any] | None:
             ready_in, stands = node_state.boot_of(node), node_state.is_there(node, taint)
-            # without being asked to put it back, one that has come since the node was ready is somebody else's word
+            # without `retaint`, a taint that appeared after the node was ready is another client's
             foreign = not self._settings.retaint and (not state.ready or ready_in == boot)
             there = stands if foreign else not state.ready
             if there and not stands:
@@ -191,7 +190,7 @@ class NodeReport:
             self.memory = msgspec.structs.replace(self.memory, ready=None)
 
     def _change(self, patch_of: Callable[[Mapping[str, Any]], dict[str, Any] | None]) -> None:
-        """Change the Node, whoever else changes it meanwhile. Raises UntoldError, Stopped."""
+        """Change the Node, and retry on conflicts with other clients. Raises UntoldError, Stopped."""
         for _ in range(_CONFLICTS):
             patch = patch_of(self._api.read())
             if patch is None or self._api.change(patch, "the taint"):
@@ -199,7 +198,7 @@ class NodeReport:
         raise UntoldError("the taint: somebody else changes the Node all the time")
 
     def _refuse_to_evict(self, taint: Taint) -> None:
-        """Raise UntoldError where the DaemonSet's own pods would be kept away, or end, for the taint."""
+        """Raise UntoldError if the taint would keep away or end the DaemonSet's own pods."""
         try:
             tolerated = verdicts.tolerates(self._api.daemon_set(), msgspec.structs.asdict(taint))
         except verdicts.UnclearError as error:
@@ -216,10 +215,10 @@ class NodeReport:
         self._api.apply("", node_state.with_labels(self._settings.node, dict(labels)), "the labels")
         self.memory = msgspec.structs.replace(self.memory, labels=labels)
 
-    # --- whether the API server listens ---
+    # --- requests and retries ---
 
     def _tried(self, *parts: _Part) -> _Failures:
-        """Do each part, whatever became of the others; return those that failed. Raises Stopped."""
+        """Do each part, whatever becomes of the others; return those that failed. Raises Stopped."""
         failures: _Failures = {}
         self._api.begin(_ROUND_SECONDS)
         for part in parts:
@@ -230,9 +229,9 @@ class NodeReport:
         return failures
 
     def _tried_for(self, seconds: float, *parts: _Part) -> _Failures:
-        """Do each part, again for so many seconds where it may yet succeed; return those that failed. Raises Stopped.
+        """Do each part, with retries for `seconds` while it may yet succeed; return those that failed. Raises Stopped.
 
-        Other signals wait while the run leaves, as in all else that it does then.
+        Other signals wait while the run ends, as in all of its cleanup.
         """
         end, pause = machine.boot_seconds() + seconds, _PAUSE_SECONDS
         failures = self._tried(*parts)
@@ -246,7 +245,7 @@ class NodeReport:
         return failures
 
     def _note(self, failures: _Failures) -> None:
-        """Remember what could not be told, and say so once."""
+        """Store which reports failed, and log that once."""
         failure, before = _words(failures), self.memory.failure
         self.memory = msgspec.structs.replace(self.memory, failure=failure)
         if failure and failure != before:
@@ -261,7 +260,7 @@ class NodeReport:
 
 
 def _passing(failures: _Failures) -> dict[_Part, float]:
-    """Return the parts that may yet succeed, and for how many seconds the API server asked to be left alone."""
+    """Return the parts that may yet succeed, and for how many seconds the API server asked for no request."""
     return {
         part: error.wait for part, error in failures.items() if isinstance(error, UntoldError) and not error.is_final
     }
@@ -276,7 +275,7 @@ def _is_installed(receipt: Receipt | None) -> bool:
 
 
 def _labels(receipt: Receipt | None) -> tuple[tuple[str, str], ...] | None:
-    """Return the labels that the node is to have; None: as they are."""
+    """Return the labels for the node; None to leave them as they are."""
     if receipt is None or receipt.state is not State.INSTALLED:
         return None
     engines = tuple(str(each.name) for each in receipt.asked())
@@ -299,26 +298,26 @@ HAPPENINGS: Mapping[str, tuple[str, bool]] = {
     "driver-missing": ("DriverLost", True),
     "driver-gone": ("DriverLost", True),
 }
-"""Lines of the log (docs/logs.md) that are events as well: the event's reason, and whether it is a warning."""
+"""Log lines (docs/logs.md) that are events as well: the event's reason, and whether it is a warning."""
 
 
 class EventReport:
-    """Hears what happens, and writes it. `ledger` is to be remembered while the run sleeps."""
+    """A writer of events, which it takes from log lines; `ledger` is the state to save over a sleep."""
 
     def __init__(self, settings: ReportSettings, api: NodeClient) -> None:
         self.ledger = Ledger()
         self.rolled_back = False
-        """A change was begun in this process, and taken back."""
+        """Whether a change was begun in this process, and rolled back."""
         self._settings = settings
         self._api = api
         log.overhear(self._overheard)
 
     def failed(self, state: NodeState) -> None:
-        """Hear why the node could not be brought to where it should be."""
+        """Add an event for why the run could not converge."""
         self._happened(str(state.reason), state.message, warning=True)
 
     def tell(self) -> None:
-        """Write what is due. Raises UntoldError, once the rest is written where a kind of object may not be told of."""
+        """Write all events that are due. Raises UntoldError, at the end if events about some objects are forbidden."""
         refused: dict[str, UntoldError] = {}
         while (event := node_state.due(self.ledger, now := machine.now(), refused)) is not None:
             try:
@@ -335,7 +334,7 @@ class EventReport:
             except UntoldError as error:
                 if not error.is_final:
                     raise
-                refused[event.happening.about] = error  # what is about others is in another namespace
+                refused[event.happening.about] = error  # events about other objects are in another namespace
         for untold in refused.values():
             raise untold
 
@@ -349,7 +348,7 @@ class EventReport:
         self._happened(reason, foreign_words.own(words), warning=warning)
 
     def _happened(self, reason: str, words: str, *, warning: bool) -> None:
-        """Remember an event to be told: what goes wrong is told of the DaemonSet too, with the node's name."""
+        """Add an event to the ledger; a warning is also written about the DaemonSet, with the node's name."""
         if not self._settings.events:
             return
         happening = Happening(NODE, reason, words, warning=warning, heard_at=time.time_ns())

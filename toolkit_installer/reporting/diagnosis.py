@@ -1,4 +1,4 @@
-"""Reads of a node what the findings are made of. Writes nothing, and asks no engine that a question would start."""
+"""Reads a node for `diagnose`. Writes nothing, and queries no engine that a request would start."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _Given = ParamSpec("_Given")
 
 _WAIT_SECONDS: Final = 5.0
 _KUBELETS_FILE: Final = "/var/lib/kubelet/config.yaml"
-"""kubeadm's, for a kubelet that does not run."""
+"""kubeadm's file, read if no kubelet runs."""
 _CRICTL: Final = "/etc/crictl.yaml"
 _HOOK_FOLDERS: Final = ("/usr/share/containers/oci/hooks.d", "/etc/containers/oci/hooks.d")
 _CDI_FOLDERS: Final = ("/etc/cdi", "/var/run/cdi")
@@ -75,17 +75,17 @@ _MORE_LIBRARY_FOLDERS: Final = (
     "/lib",
 )
 _MORE_PROGRAM_FOLDERS: Final = ("/opt/bin", "/usr/libexec/crio", "/run/current-system/sw/bin")
-"""Where engines that do not run now may look as well: those of Flatcar, CRI-O's packages and NixOS."""
+"""Further program folders of engines that do not run now: those of Flatcar, CRI-O's packages and NixOS."""
 _DRIVER_SIGNS: Final = ("/usr/bin/nvidia-smi", "/dev/nvidiactl")
 _DEVICES: Final = lazy.pattern(r"nvidia(?:[0-9]+|ctl|-uvm|-uvm-tools|-modeset)")
 _HEAD: Final = 4096
-"""Bytes of a program in which its loader is named: all compilers put it there."""
+"""The first bytes of a program, which name its loader: all compilers put it there."""
 _AT_WORK: Final = (Kind.KUBELET, Kind.OPTIONS, Kind.LIVE)
 _LOOKS_LIKE_CRI: Final = (b"nvidia", b"runtimes", b"grpc.v1.cri", b"cri.v1.runtime")
 
 
 def diagnose(node: Node, settings: Settings) -> Diagnosis:
-    """Return what is wrong with the node, and what could not be inspected."""
+    """Return the node's faults, and what could not be inspected."""
     with log.unheard():
         looking = _Looking(node, settings)
         found = findings.diagnose(looking.seen())
@@ -93,21 +93,21 @@ def diagnose(node: Node, settings: Settings) -> Diagnosis:
 
 
 class _Looking:
-    """One look at a node. What cannot be read is noted, and the rest is read all the same."""
+    """One inspection of a node; failed reads are recorded in `unseen`, and the rest is read all the same."""
 
     def __init__(self, node: Node, settings: Settings) -> None:
         self._node = node
-        # one that starts for longer is reported as it is now
+        # an engine that takes longer to start is reported as it is now
         self._settings = msgspec.structs.replace(settings, reload_timeout=min(settings.reload_timeout, _WAIT_SECONDS))
         self._whole = node.readers()[-1]
-        """Reads all of the node, where its root is mounted."""
+        """The reader of the whole node, where its root is mounted."""
         self._sees_node = own_container.sees_node(node)
         self.unseen: list[str] = []
         if not self._sees_node:
             self.unseen.append("programs, devices, libraries, CDI specifications: the node's / is not mounted here")
 
     def seen(self) -> Seen:
-        """Return all that was read."""
+        """Return everything that was read."""
         node, settings = self._node, self._settings
         store = ReceiptStore(node, settings.toolkit.install_dir)
         receipt = trust.load_if_usable(node, store)
@@ -156,7 +156,7 @@ class _Looking:
         return [each for target in self._targets(receipt) if (each := self._engine(target)) is not None]
 
     def _targets(self, receipt: Receipt | None) -> Iterator[EngineTarget]:
-        """Yield each engine that works on the node or is configured by this program, else all that lie there."""
+        """Yield each engine that works on the node or is configured by this program, else all that are installed."""
         node, settings = self._node, self._settings
         evidence = self._tried("the engines", (), decide.gather_evidence, node, settings)
         at_work = [each.row.engine for each in evidence if each.row is not None and each.kind in _AT_WORK]
@@ -210,7 +210,7 @@ class _Looking:
     def _files(
         self, target: EngineTarget, inspection: Inspection, usual: str
     ) -> tuple[tuple[ReadFile, ...], tuple[ReadFile, ...], list[Fault]]:
-        """Return what the engine reads, what lies beside that and is not read, and which files are broken."""
+        """Return the files that the engine reads, similar files that it does not read, and their faults."""
         if target.name is EngineName.CONTAINERD:
             return self._of_containerd(inspection, usual)
         files = [
@@ -257,14 +257,14 @@ class _Looking:
         candidates += [f"{drop_ins}/{name}" for name in there if name.endswith(containerd_inspection.ENDING)]
         besides = self._unread(candidates, reads, lambda content: any(word in content for word in _LOOKS_LIKE_CRI))
         if inspection.placed is not None:
-            # a node of a distribution may have a plain containerd as well, whose files these are
+            # a node of a distribution may have a plain containerd as well, which reads these files
             plain = registry.usual_row(EngineName.CONTAINERD).socket
             if serving.process_of(node, EngineName.CONTAINERD, plain) is not None or not _names_nvidia(besides):
                 besides = ()
         return tuple(read), (*besides, *self._unread_templates(inspection)), faults
 
     def _unread_templates(self, inspection: ContainerdInspection) -> Iterator[ReadFile]:
-        """Yield the templates that the distribution passes over, as it has a newer one."""
+        """Yield the templates that the distribution ignores, as it has a newer one."""
         if inspection.placed is None:
             return
         layout = inspection.placed.layout
@@ -274,13 +274,13 @@ class _Looking:
         try:
             start = layout.next_start(texts, inspection.live.version if inspection.live is not None else None)
         except ConfigurationError:
-            return  # said where it is checked
+            return  # reported by `_checked`
         for path, content in texts.items():
             if start.template is not None and path != start.template:
                 yield ReadFile(path, content)
 
     def _unread(self, paths: Sequence[str], reads: set[str], counts: Callable[[bytes], bool]) -> tuple[ReadFile, ...]:
-        """Return the files that are there, count, and are none of those that the engine reads."""
+        """Return the files that exist, match `counts`, and are none of those that the engine reads."""
         found = []
         for path in paths:
             canonical = self._tried(path, path, self._node.files.canonical, path)
@@ -290,7 +290,7 @@ class _Looking:
         return tuple(found)
 
     def _checked(self, target: EngineTarget, inspection: Inspection, usual: str) -> tuple[Fault, ...]:
-        """Return what the engine's own binary has against its files, and why a template cannot be used."""
+        """Return the faults that the engine's own binary finds in its files, and why a template cannot be used."""
         node, adapter = self._node, adapter_of(target.name)
         placed = inspection.placed if isinstance(inspection, ContainerdInspection) else None
         try:
@@ -342,7 +342,7 @@ class _Looking:
     # --- programs, hooks, devices, specifications ---
 
     def _path_of(self, engine: EngineSeen) -> tuple[str, ...]:
-        """Return the folders in which an engine looks for a runtime by its name: as far as they are known."""
+        """Return the folders in which an engine looks for a runtime by its name, as far as they are known."""
         process = serving.process_of(self._node, engine.name, engine.socket)
         if process is None:
             return (*PATH.split(":"), *_MORE_PROGRAM_FOLDERS)
@@ -350,7 +350,7 @@ class _Looking:
         return (*own.split(":"), posixpath.dirname(process.executable))
 
     def _program(self, name: str, folders: Sequence[str]) -> ProgramSeen:
-        """Return whether the node has a program, by its path or its name, and whether what loads it is there."""
+        """Return whether the node has a program, given by path or name, and whether its loader exists."""
         programs = self._node.programs
         try:
             named = [name] if posixpath.isabs(name) else [posixpath.join(folder, name) for folder in folders]
@@ -462,7 +462,7 @@ class _Looking:
     def _tried(
         self, what: str, default: _Other, read: Callable[_Given, _Read], *given: _Given.args, **named: _Given.kwargs
     ) -> _Read | _Other:
-        """Return what `read` does; note that it failed, and return the default, where it raises."""
+        """Return the result of `read`; if it raises, record the failure and return the default."""
         try:
             return read(*given, **named)
         except (InstallerError, OSError) as error:
@@ -471,7 +471,7 @@ class _Looking:
 
 
 def loader_of(start: bytes) -> str | None:
-    """Return the program that executes one with these first bytes, None where it needs none. Pure.
+    """Return the program that executes a file with these first bytes, None if it needs none. Pure.
 
     Source: elf(5), PT_INTERP; execve(2), "Interpreter scripts".
     """
@@ -512,5 +512,5 @@ def _names_nvidia(files: Sequence[ReadFile]) -> bool:
 
 
 def _fault(error: ConfigurationError, path: str) -> Fault:
-    """Return what an error says, of the file at `path` where it names none."""
+    """Return an error as a fault, of the file at `path` if the error names none."""
     return msgspec.structs.replace(Fault.of(error, stops=False), path=error.path or path)

@@ -1,12 +1,10 @@
-"""The table of illnesses, a finding, and the values that findings are made of. Pure.
+"""Values of `diagnose`: the table of illnesses, findings and their inputs, remedies, and CDI files' form. Pure.
 
-Nodes whose files are made from a declaration elsewhere, and what to change there in place of the file. Pure.
+On some nodes, files are generated from a declaration elsewhere: an edit of such a file is lost with the next rebuild,
+boot or playbook, so the remedy names what to change in the declaration.
 
-An edit of such a file is lost with the next rebuild, boot or playbook.
-
-A CDI specification as text: whether any engine can read it, and which files of the node it names. Pure.
-
-There is no parser for YAML here: what NVIDIA's tools and others write is one key on each line.
+A CDI specification is checked as text: whether any engine can read it, and which files of the node it names. There is
+no parser for YAML here: NVIDIA's tools and others write one key on each line.
 """
 
 from __future__ import annotations
@@ -27,11 +25,11 @@ from toolkit_installer.engines.ownership import Fault
 from toolkit_installer.settings import EngineName
 
 SCHEMA: Final = 1
-"""Raised when a field of `diagnose --json` goes or means something else; new fields do not raise it."""
+"""Raised when a field of `diagnose --json` is removed or changes its meaning; new fields do not raise it."""
 
 
 class Illness(enum.StrEnum):
-    """What may be wrong with a node. docs/diagnose.md has a row for each."""
+    """Faults that a node may have. docs/diagnose.md has a row for each."""
 
     BROKEN_FILE = "broken-file"
     BROKEN_TEMPLATE = "broken-template"
@@ -90,7 +88,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     """What could not be inspected, and why."""
 
 
-# --- what the findings are made of ---
+# --- inputs of the findings ---
 
 
 class ReadFile(msgspec.Struct, frozen=True):
@@ -107,30 +105,30 @@ class EngineSeen(msgspec.Struct, frozen=True, kw_only=True):
     name: EngineName
     distribution: str
     generated: bool = False
-    """The distribution makes the engine's file."""
+    """Whether the distribution generates the engine's file."""
     socket: str
     version: str = ""
     """Empty: unknown."""
     files: tuple[ReadFile, ...] = ()
-    """All that it reads, in order; the first is its own configuration file."""
+    """All files that the engine reads, in order; the first is its own configuration file."""
     besides: tuple[ReadFile, ...] = ()
-    """Files that look like its configuration, and that it does not read."""
+    """Files that look like the engine's configuration, and that it does not read."""
     handlers: Mapping[str, str | None] = {}
-    """What the running engine serves, with the executables; none if it does not run."""
+    """The running engine's handlers, with their executables; {} if it does not run."""
     default: str | None = None
     """The running engine's default runtime."""
     cgroup_driver: str | None = None
-    """What the running engine reports; None: unknown."""
+    """The cgroup driver that the running engine reports; None: unknown."""
     cdi_folders: tuple[str, ...] | None = None
-    """Where the running engine looks for CDI specifications; empty: CDI is off. None: unknown."""
+    """The running engine's folders of CDI specifications; empty: CDI is off. None: unknown."""
     faults: tuple[Fault, ...] = ()
-    """What reading or checking its files raised."""
+    """The errors from reading or checking its files."""
     template_faults: tuple[Fault, ...] = ()
     """Why its distribution cannot use a template."""
 
 
 class ProgramSeen(msgspec.Struct, frozen=True):
-    """A program that files name. `loader`: what executes it, None where it needs nothing."""
+    """A program that files name. `loader`: the program that executes it, None if it needs none."""
 
     exists: bool
     loader: str | None = None
@@ -138,19 +136,19 @@ class ProgramSeen(msgspec.Struct, frozen=True):
 
 
 class KubeletSeen(msgspec.Struct, frozen=True):
-    """What a kubelet was told, and which file or flag says so; None for what nothing says."""
+    """A kubelet's settings, with the file or flag of each; None for a setting that is not given."""
 
     socket: str | None
     socket_by: str
     listens: bool | None = None
-    """None where it was not tried."""
+    """Whether a program listens on the socket; None: not probed."""
     cgroup_driver: str | None = None
     cgroup_path: str = ""
     cgroup_line: int | None = None
 
 
 class HookSeen(msgspec.Struct, frozen=True):
-    """An OCI hook of NVIDIA's, and the program that it runs."""
+    """An OCI hook of NVIDIA's, and its program."""
 
     path: str
     line: int | None
@@ -159,17 +157,17 @@ class HookSeen(msgspec.Struct, frozen=True):
 
 
 class SpecificationSeen(msgspec.Struct, frozen=True):
-    """A CDI specification; `missing` are the lines and paths of files that it names and that are gone."""
+    """A CDI specification; `missing` are the lines and paths of files that it names and that do not exist."""
 
     path: str
     content: bytes
     missing: tuple[tuple[int, str], ...] = ()
     managed: bool = False
-    """This program wrote it."""
+    """Whether this program wrote it."""
 
 
 class DriverSeen(msgspec.Struct, frozen=True):
-    """The driver root that containers get the driver from, and the libraries that no folder below it has."""
+    """The driver root for containers, and the libraries that no folder below it has."""
 
     root: str
     said_by: str
@@ -177,41 +175,41 @@ class DriverSeen(msgspec.Struct, frozen=True):
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """All that was read of a node."""
+    """Everything that was read of a node."""
 
     engines: tuple[EngineSeen, ...] = ()
     kubelets: tuple[KubeletSeen, ...] = ()
     programs: Mapping[str, ProgramSeen] = {}
-    """The executables of runtimes, and those of the toolkit, by their paths or names."""
+    """The executables of runtimes and of the toolkit, by their paths or names."""
     toolkit_folder: str = ""
     installed: bool = False
-    """A receipt of this program says that the toolkit is installed, or half installed."""
+    """Whether a receipt of this program records the toolkit as installed, or half installed."""
     toolkit_files: int = 0
     toolkit_engines: tuple[tuple[str, str], ...] = ()
     """The engines that the receipt names, with their sockets."""
     other_installer: bool = False
-    """Another installer runs: what it wrote is no leftover."""
+    """Whether another installer runs: its files are not leftovers."""
     hooks: tuple[HookSeen, ...] = ()
     no_low_level: str | None = None
-    """Why NVIDIA's runtime would find no low-level runtime, None where it finds one."""
+    """Why NVIDIA's runtime would find no low-level runtime, None if it finds one."""
     crictl: tuple[str, int, str] | None = None
-    """crictl's file, the line and the socket there."""
+    """crictl's file, and the line and the socket in it."""
     unlinked: tuple[tuple[str, int, int], ...] = ()
-    """Device nodes of the GPU without a link in /dev/char: path, major and minor."""
+    """GPU device nodes without a link in /dev/char: path, major and minor."""
     driver: DriverSeen | None = None
     specifications: tuple[SpecificationSeen, ...] = ()
     os_release: str = ""
     signs: frozenset[str] = frozenset()
-    """Paths that are there and tell who declares the node's files (below)."""
+    """The existing paths of SIGNS, which show what declares the node's files."""
 
 
 KUBESPRAY: Final = ("/etc/kubernetes/kubelet.env", "/etc/kubernetes/kubelet-config.yaml")
-"""Files that kubespray makes, and kubeadm does not."""
+"""Files that kubespray writes, and kubeadm does not."""
 SIGNS: Final = KUBESPRAY
 
 
 class Host(enum.StrEnum):
-    """Who declares the files of a node."""
+    """The system that declares a node's files."""
 
     NIXOS = "NixOS"
     TALOS = "Talos"
@@ -222,7 +220,7 @@ class Host(enum.StrEnum):
 
 
 class Topic(enum.StrEnum):
-    """What a remedy changes."""
+    """The part of a node that a remedy changes."""
 
     ENGINE = "engine"
     TEMPLATE = "template"
@@ -252,7 +250,7 @@ _KUBESPRAY_ENGINES: Final = {
 
 
 def host_of(os_release: str, signs: Collection[str], distribution: str = "") -> Host:
-    """Return who declares the files of a node, and of an engine of that distribution."""
+    """Return the system that declares a node's files, and those of an engine of this distribution."""
     said = dict(line.partition("=")[::2] for line in os_release.splitlines())
     system = said.get("ID", "").strip("\"'")
     if system == "nixos":
@@ -268,7 +266,7 @@ _RANCHER: Final[Mapping[str, Host]] = types.MappingProxyType({"k3s": Host.K3S, "
 
 
 def remedy(host: Host, topic: Topic, engine: EngineName, plain: str) -> str:
-    """Return the remedy in the language of what declares the node, else the plain one."""
+    """Return the remedy in terms of the system that declares the node, else the plain one."""
     declared = _declared(host, topic, engine)
     return plain if declared is None else f"this node is declared by {host}: {declared}"
 
@@ -340,7 +338,7 @@ _KIND: Final = rb"""(?m)^["']?kind["']?[ \t]*:"""
 
 
 def fault_of_form(path: str, text: bytes) -> tuple[int | None, str] | None:
-    """Return the line and why no engine can read a specification, None where nothing is wrong with its form."""
+    """Return the line and why no engine can read a specification, None if its form is right."""
     if not text.strip():
         return 1, "is empty"
     if path.endswith(".json"):
@@ -358,9 +356,9 @@ def fault_of_form(path: str, text: bytes) -> tuple[int | None, str] | None:
 
 
 def paths_in(content: bytes) -> list[tuple[int, str]]:
-    """Return the lines and paths of the node that a CDI specification names: host paths, and programs of its hooks.
+    """Return the lines and paths of the node's files in a CDI specification: host paths, and programs of its hooks.
 
-    Of a device node the host path counts where it has one, else its path.
+    A device node counts by its host path if it has one, else by its path.
     """
     found: list[tuple[int, str]] = []
     item: dict[str, tuple[int, str]] = {}

@@ -1,9 +1,7 @@
-"""What is wrong with an engine beside its answer: its files, its low-level runtime, its cgroup driver. Reads only.
+"""Faults of an engine besides a missing answer: its files, low-level runtime, cgroup driver, and the runtimes' needs.
 
-Whether the installed runtimes could give a container the GPU: what they depend on beside the engine and the driver.
-
-NVIDIA's runtime starts containers by a low-level runtime of its config.toml, and in the mode `cdi` it looks for the
-devices of one kind in CDI specifications. Where either is missing, the engine serves the handler all the same, and
+Reads only. NVIDIA's runtime starts containers by a low-level runtime of its config.toml, and in the mode `cdi` it looks
+for the devices of one kind in CDI specifications. If either is missing, the engine serves the handler all the same, and
 each container fails.
 """
 
@@ -38,11 +36,11 @@ if TYPE_CHECKING:
 _LONGEST_WORDS = 400
 _DEFAULTS = ("default-runtime", "default_runtime_name", "default_runtime")
 _USE_ONE = "write the same SystemdCgroup into the options of all runtimes (true where systemd manages the node)"
-"""For a kubelet that takes the engine's driver, and ignores its own setting: only containerd has more than one."""
+"""The remedy for a kubelet that takes the engine's driver over its own setting: only containerd can have several."""
 
 
 def find(node: Node, engine: EngineRecord, live: Live | None, changed: Sequence[str]) -> Iterator[FileFault]:
-    """Yield what is wrong, what keeps the engine from starting first; `changed`: managed files that are not ours."""
+    """Yield an engine's faults, those that keep it from starting first; `changed`: managed files that were edited."""
     paths = {file.role: file.path for file in engine.files}
     found = adapter_of(engine.name).faults(node, engine.socket, live, paths, as_written=not changed)
     for fault in sorted(found, key=lambda fault: not fault.stops):
@@ -55,11 +53,11 @@ def find(node: Node, engine: EngineRecord, live: Live | None, changed: Sequence[
 
 
 def _refused(node: Node, engine: EngineRecord, live: Live, changed: Sequence[str]) -> Iterator[FileFault]:
-    """Yield that the engine's own program would not start with files that somebody changed, in its own words."""
+    """Yield the error with which the engine's own program would refuse to start with files that were edited."""
     words = adapter_of(engine.name).refusal(node, live.process) if live.process is not None else None
     if words is None:
         return
-    from toolkit_installer import foreign_words  # noqa: PLC0415  # of a file that is refused
+    from toolkit_installer import foreign_words  # noqa: PLC0415  # only for a file that is refused
 
     shown = " ".join(foreign_words.of_program(words).split())[:_LONGEST_WORDS]
     what = f"{', '.join(changed)}: refused by {engine.name}'s own program: {shown}"
@@ -67,12 +65,12 @@ def _refused(node: Node, engine: EngineRecord, live: Live, changed: Sequence[str
 
 
 def _words(fault: Fault) -> str:
-    """Return a fault with its place, and without its hint."""
+    """Return a fault as text, with its place and without its hint."""
     return str(ConfigurationError(fault.reason, path=fault.path or None, line=fault.line))
 
 
 def _without_runtime(engine: EngineRecord, live: Live) -> Iterator[FileFault]:
-    """Yield that the engine's own low-level runtime is not there; nothing where its PATH cannot be seen."""
+    """Yield a fault if the engine's own low-level runtime is missing; nothing if its PATH cannot be read."""
     if not engine.low_level or live.process is None:
         return
     name = engine.low_level[0]
@@ -91,7 +89,7 @@ def _without_runtime(engine: EngineRecord, live: Live) -> Iterator[FileFault]:
 
 
 def _may_be_there(root: Root, path: str) -> bool:
-    """Tell whether a process has something at a path, or that cannot be seen from here."""
+    """Return whether a process has a file at this path, or True if that cannot be seen from here."""
     try:
         return disk.leads_somewhere(root.outside(root.canonical(path)))
     except NodeError:
@@ -99,8 +97,8 @@ def _may_be_there(root: Root, path: str) -> bool:
 
 
 def _other_cgroups(node: Node, engine: EngineRecord, live: Live) -> Iterator[FileFault]:
-    """Yield that handlers put containers into control groups in another way than the kubelet has them made."""
-    from toolkit_installer.engines.detect import kubelet  # noqa: PLC0415  # of an engine that tells its driver
+    """Yield a fault if handlers place containers in cgroups by another driver than the kubelet's."""
+    from toolkit_installer.engines.detect import kubelet  # noqa: PLC0415  # only for an engine that reports its driver
 
     told = kubelet.cgroup_driver(node) if live.cgroup_drivers else None
     if told is None or not _is_used_by(node, engine, told.kubelet):
@@ -132,7 +130,7 @@ def _other_cgroups(node: Node, engine: EngineRecord, live: Live) -> Iterator[Fil
 
 
 def _is_used_by(node: Node, engine: EngineRecord, user: Kubelet) -> bool:
-    """Tell whether an engine is the one that a kubelet uses. Raises NodeError."""
+    """Return whether a kubelet uses this engine. Raises NodeError."""
     if engine.name is EngineName.DOCKER:
         from toolkit_installer.engines.detect import kubelet  # noqa: PLC0415  # as above
 
@@ -141,9 +139,9 @@ def _is_used_by(node: Node, engine: EngineRecord, user: Kubelet) -> bool:
 
 
 def lost(node: Node, engine: EngineRecord, file: FileRecord, handlers: Sequence[str]) -> tuple[str, ...]:
-    """Return in words what of ours is no longer in an engine's file, or says something else. Raises NodeError.
+    """Return descriptions of our values that are missing or changed in an engine's file. Raises NodeError.
 
-    There is nothing to return of a file that cannot be read or parsed, which is a fault of its own.
+    Returns () for a file that cannot be read or parsed, which is a fault of its own.
     """
     adapter = adapter_of(engine.name)
     try:
@@ -159,7 +157,7 @@ def lost(node: Node, engine: EngineRecord, file: FileRecord, handlers: Sequence[
 
 
 def _lost(document: Table, path: tuple[str, ...], ours: Any, handlers: Sequence[str], *, item: bool) -> str:
-    """Return in words what became of a value of ours, "" where it is there. Pure."""
+    """Return a description of what became of a value of ours, "" if it is unchanged. Pure."""
     found = lookup(document, path)
     if item:
         there = isinstance(found, list) and any(same(each, ours) for each in found)
@@ -175,28 +173,28 @@ def _lost(document: Table, path: tuple[str, ...], ours: Any, handlers: Sequence[
 
 _CDI_RUNTIME = "nvidia-container-runtime.cdi"
 _CHOOSING_RUNTIME = "nvidia-container-runtime"
-"""It takes the mode that config.toml names."""
+"""The runtime that takes its mode from config.toml."""
 _KIND = "nvidia.com/gpu"
 _FOLDERS = ("/etc/cdi", "/var/run/cdi")
-"""Where NVIDIA's runtime looks, and for which kind, where its config.toml says nothing."""
+"""The folders that NVIDIA's runtime searches, for the kind _KIND, unless its config.toml names others."""
 _SPECIFICATIONS = (".yaml", ".json")
 _KIND_SAID = rb"""(?m)(?:^|[{,])[ \t]*["']?kind["']?[ \t]*:[ \t]*["']?([^"'\s,]+)"""
 
 
 def settings_of(node: Node, receipt: Receipt) -> Mapping[str, Any]:
-    """Return the `nvidia-container-runtime` table of the installed config.toml; {} for none that can be read."""
+    """Return the `nvidia-container-runtime` table of the installed config.toml; {} if it cannot be read."""
     try:
         content = node.files.content(f"{receipt.toolkit_folder}/{wrappers.CONFIG_NAME}")
         table = tomllib.loads((content or b"").decode()).get("nvidia-container-runtime")
     except (ConfigurationError, ValueError, RecursionError):
-        return {}  # it is damaged, which is said of the toolkit's files
+        return {}  # damaged, which is reported with the toolkit's files
     return table if isinstance(table, dict) else {}
 
 
 def no_low_level_runtime(node: Node, settings: Mapping[str, Any], engines: Sequence[int]) -> str | None:
-    """Return in words that none of the low-level runtimes is there that NVIDIA's runtime would use; None: one is.
+    """Return a message if all low-level runtimes that NVIDIA's runtime would use are missing, else None.
 
-    `engines` are the PIDs of the engines that run: one may see another root than the node's.
+    `engines` are the PIDs of the running engines: an engine may see another root than the node's.
     """
     named = settings.get("runtimes")
     names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []

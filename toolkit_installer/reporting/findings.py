@@ -1,4 +1,4 @@
-"""What was read of a node becomes findings: one function an illness. Pure."""
+"""Turns what was read of a node into findings: one function for each illness. Pure."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from toolkit_installer.settings import EngineName
 from toolkit_installer.toolkit.payload import CTK, RUNTIMES
 
 _SHIMS: Final = "io.containerd."
-"""How dockerd's names for containerd's shims begin, which it lists beside the runtimes."""
+"""Prefix of dockerd's names for containerd's shims, which it lists among the runtimes."""
 _NVIDIAS: Final = RUNTIMES[0]
-"""How the names of NVIDIA's runtimes begin, those of older releases too."""
+"""Prefix of the names of NVIDIA's runtimes, also in older releases."""
 
 SYSTEMD: Final = "systemd"
 CGROUPFS: Final = "cgroupfs"
@@ -36,14 +36,14 @@ DRIVERS: Final = (SYSTEMD, CGROUPFS)
 
 
 def diagnose(seen: Seen) -> tuple[Finding, ...]:
-    """Return all findings, in the order of the table of illnesses, each once."""
+    """Return all findings, without duplicates, in the order of the table of illnesses."""
     found = [finding for find in _ALL for finding in find(seen)]
     order = list(Illness)
     return tuple(sorted(dict.fromkeys(found), key=lambda each: order.index(each.illness)))
 
 
 def runtimes_of(engine: EngineSeen) -> list[ListedRuntime]:
-    """Return the runtimes that an engine serves by its files, then those that only the running engine has."""
+    """Return the runtimes in an engine's files, then those that only the running engine has."""
     try:
         listed = adapter_of(engine.name).listed(_pairs(engine), engine.version)
     except ConfigurationError:
@@ -51,7 +51,7 @@ def runtimes_of(engine: EngineSeen) -> list[ListedRuntime]:
     found = []
     for each in listed:
         default = each.default if engine.default is None else each.name == engine.default
-        # the distribution brings its own runc, and finds it
+        # the distribution has its own runc, and finds it
         executable = None if engine.generated and not posixpath.isabs(each.executable or "") else each.executable
         if executable is not None and not shown.is_harmless(executable):
             executable = None
@@ -92,7 +92,7 @@ def _broken(seen: Seen) -> Iterator[Finding]:
 
 
 def _reads(engine: EngineSeen) -> list[Read]:
-    """Return the files of a containerd, parsed; none where one cannot be, which is reported as a broken file."""
+    """Return the parsed files of a containerd; [] if one cannot be parsed, which is reported as a broken file."""
     if engine.name is not EngineName.CONTAINERD:
         return []
     try:
@@ -111,7 +111,7 @@ def _replaced(seen: Seen) -> Iterator[Finding]:
         views = containerd_views.views(release, version)
         missing = [effective.missing_default(view, files, version, release) for view in views]
         stops = "every pod of this node fails" if all(missing) else "with older releases of containerd every pod fails"
-        # the newest of the views that lose something: its words are true of most releases
+        # the newest view that loses settings: its text is true of most releases
         lost = next(filter(None, (list(effective.replaced(view, files, version, release)) for view in views[::-1])), [])
         taken = next(filter(None, missing[::-1]), None)
         if taken is not None and taken.path not in {fault.path for fault in lost}:
@@ -157,7 +157,7 @@ def _unread(seen: Seen) -> Iterator[Finding]:
             yield Finding(Illness.UNREAD_FILE, file.path, None, what, causes, _remedy(seen, engine, topic, hint))
 
 
-# --- what others left ---
+# --- leftovers of other installers ---
 
 
 def _leftovers(seen: Seen) -> Iterator[Finding]:
@@ -199,7 +199,7 @@ def _leftovers(seen: Seen) -> Iterator[Finding]:
 
 
 def _left(seen: Seen, runtime: ListedRuntime) -> str | None:
-    """Return in words that a handler is a leftover of another installer, None if it is none."""
+    """Return a message if a handler is a leftover of another installer, else None."""
     program = runtime.executable
     if program is None or not posixpath.basename(program).startswith(_NVIDIAS):
         return None
@@ -262,7 +262,7 @@ def _program(
 
 
 def _libc(loader: str | None, are: str) -> str:
-    """Return that programs with this loader are of another libc; nothing of scripts."""
+    """Return a message that programs with this loader are built for another libc; "" for scripts."""
     return f": {are} of another libc" if posixpath.basename(loader or "").startswith("ld-") else ""
 
 
@@ -305,7 +305,7 @@ def _sockets(seen: Seen) -> Iterator[Finding]:
 
 
 def _is_dockers(name: str, used: set[str]) -> bool:
-    """Tell whether a kubelet reaches docker by a shim's socket."""
+    """Return whether a kubelet reaches docker by a shim's socket."""
     shims = ("cri-dockerd.sock", "dockershim.sock")
     return name == EngineName.DOCKER and any(posixpath.basename(socket) in shims for socket in used)
 
@@ -324,7 +324,7 @@ def _cgroups(seen: Seen) -> Iterator[Finding]:
                 "2.0 on or CRI-O from 1.28 on takes over the engine's driver"
             )
             hint = f"{adapter_of(engine.name).cgroup_switch(str(told.cgroup_driver))}, and restart {engine.name}"
-            # who declares both changes the one that is not systemd's
+            # a declaration of both must change the driver that is not systemd
             topic = Topic.ENGINE_CGROUP if told.cgroup_driver == SYSTEMD else Topic.KUBELET_CGROUP
             remedy = _remedy(seen, engine, topic, hint)
             yield Finding(Illness.CGROUP_DRIVER, driver.path, driver.line, what, causes, remedy)
@@ -341,13 +341,13 @@ def _cgroups(seen: Seen) -> Iterator[Finding]:
 
 
 def _is_used(seen: Seen, engine: EngineSeen) -> bool:
-    """Tell whether the kubelets use this engine, as far as they say what they use."""
+    """Return whether the kubelets use this engine; True if no kubelet names a socket."""
     used = {plain(str(each.socket)) for each in seen.kubelets if each.socket is not None}
     return not used or plain(engine.socket) in used or _is_dockers(engine.name, used)
 
 
 def _driver_of(engine: EngineSeen) -> CgroupSetting | None:
-    """Return the cgroup driver of an engine, and the file and line that names it; None where it is not known."""
+    """Return an engine's cgroup driver, and the file and line that name it; None if unknown."""
     try:
         found = adapter_of(engine.name).cgroup_driver(_pairs(engine), engine.version)
     except ConfigurationError:
@@ -450,7 +450,7 @@ def _made_again(seen: Seen, file: SpecificationSeen) -> str:
 
 
 def _ctk(seen: Seen) -> str:
-    """Return NVIDIA's tool as a command can name it: that of the toolkit's folder is in no PATH."""
+    """Return the name or path of NVIDIA's tool for a command line: the toolkit's folder is in no PATH."""
     path = f"{seen.toolkit_folder}/{CTK}"
     return path if _exists(seen, path) else CTK
 
@@ -460,7 +460,7 @@ def _line_of(content: bytes, word: bytes) -> int | None:
     return None if place < 0 else content.count(b"\n", 0, place) + 1
 
 
-# --- words ---
+# --- texts ---
 
 
 def _of_fault(

@@ -1,8 +1,7 @@
-"""Tells how the node stands to whoever reads metrics, wherever somebody asked for them.
+"""Metrics of a run: an HTTP endpoint in a child process (metrics_server.py), and a file for node-exporter.
 
-Starts the process that answers over HTTP (metrics_server.py), tells it how the node stands, and starts it again.
-
-Keeps a file of metrics for node-exporter's textfile collector.
+The run sends the node's status to the child process, and starts the process again after it ended. The file is for
+node-exporter's textfile collector. Both are only made if the settings ask for them.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
 
 class MetricsReport:
-    """Counts what the run does, and writes all of it to the places that the settings name."""
+    """A counter of the run's work, which writes the metrics to the places that the settings name."""
 
     def __init__(self, settings: Settings, node: Node) -> None:
         self._node = node
@@ -55,15 +54,15 @@ class MetricsReport:
 
     @property
     def owes(self) -> bool:
-        """Whether nobody answers at the address, which is to be tried again."""
+        """Whether no process serves the address, so that a restart is due."""
         return self._endpoint is not None and self._endpoint.lost
 
     def prepare(self) -> None:
-        """Refuse a place that cannot be used, before anything is written.
+        """Refuse a file or address that cannot be used, before any change of the node.
 
         Raises ConfigurationError, NodeError, Stopped.
         """
-        # a counter that is not seen at 0 is not seen to grow; and what a run that was killed left is not true any more
+        # Prometheus sees no growth without a sample at 0; and the values of a killed run are stale
         content = metrics_text.text(self._so_far())
         if self._textfile is not None:
             self._textfile.prepare()
@@ -73,7 +72,7 @@ class MetricsReport:
             self._endpoint.tell(ready=False, why="nothing is known of the node yet", metrics=content)
 
     def begin(self, receipt: Receipt | None) -> None:
-        """Say that a node is not ready while it is set up, whatever it was while nothing was to be done there.
+        """Report a node as not ready while it is set up, even if it was ready without an installation.
 
         Raises Stopped.
         """
@@ -82,7 +81,7 @@ class MetricsReport:
             self._say(ready=False, why=why, content=metrics_text.text(self._so_far()))
 
     def tell(self, readiness: Readiness, receipt: Receipt | None) -> None:
-        """Tell how the node stands; a failure is said, and nothing else follows from it. Raises Stopped."""
+        """Write the metrics and the node's status; a failure is only logged. Raises Stopped."""
         try:
             content = metrics_text.text(self._metrics(readiness, receipt))
         except InstallerError as error:
@@ -100,7 +99,7 @@ class MetricsReport:
             self._endpoint.tell(ready=ready, why=why, metrics=content)
 
     def _so_far(self) -> Metrics:
-        """Return what was counted, of a node that is not ready, and of which nothing else is known."""
+        """Return the counts, with a node that is not ready, and of which nothing else is known."""
         return Metrics(
             ready=False,
             reloads={(name, why): count for name, why, count in self._counted.reloads},
@@ -117,7 +116,7 @@ class MetricsReport:
             so_far,
             ready=readiness.state.ready,
             served={name: name not in readiness.unserved for name in engines},
-            # as in `prepare`: the first reload of a waiting run would not be seen otherwise
+            # as in `prepare`: without a 0, Prometheus would miss the first reload of a waiting run
             reloads={(name, why): 0 for name in engines for why in metrics_text.REASONS} | dict(so_far.reloads),
             drifted=tuple(memory.drifted(self._node, receipt)) if self._looks_for_drift else (),
             payload=(receipt.release or "") if receipt is not None else "",
@@ -128,33 +127,33 @@ class MetricsReport:
         )
 
     def failed(self, code: str) -> None:
-        """Note with which exit code's name a look failed."""
+        """Record a failed inspection by its exit code's name."""
         self._counted = metrics_text.ended(self._counted, code)
 
     def converged(self, *, whole: bool) -> None:
-        """Note that a look ended well; `whole`: the node is where it should be, and waits for nothing."""
+        """Record a successful inspection; `whole`: the node is complete, and waits for nothing."""
         self._counted = metrics_text.ended(self._counted, ExitCode.DONE.event, machine.now() if whole else None)
 
     def leave(self) -> None:
-        """Say that nobody keeps the metrics up to date from here on."""
+        """Report that the metrics are no longer updated."""
         if self._textfile is not None:
             self._textfile.remove()
         if self._endpoint is not None:
             self._endpoint.leave("the run was told to stop")
 
     def watched(self) -> list[tuple[str, str, str]]:
-        """Return what else the idle process is to watch; to be asked when the run becomes that."""
+        """Return further paths for the idle process to watch; to be called when the run becomes idle."""
         return self._endpoint.process.watched() if self._endpoint is not None else []
 
     def remembered(self) -> dict[str, Any]:
-        """Return what was counted, as JSON has it."""
+        """Return the counts as JSON values."""
         return {
             "counted": metrics_text.plain(self._counted),
             **({"endpoint": self._endpoint.process.remembered()} if self._endpoint is not None else {}),
         }
 
     def recall(self, said: Mapping[str, Any]) -> None:
-        """Go on from there."""
+        """Restore the saved counts."""
         self._counted = metrics_text.understood(said.get("counted", {}))
         if self._endpoint is not None:
             self._endpoint.process.recall(said.get("endpoint"))
@@ -164,17 +163,17 @@ class MetricsReport:
 
 
 _PROGRAM = os.path.join(os.path.dirname(os.path.realpath(metrics_server.__file__)), "metrics_process.py")
-"""Looked at when the program starts, as `interpreter` does."""
+"""The server's path, resolved when the program starts, as `interpreter` does."""
 _BEGIN_SECONDS = 30.0
-"""More than a process takes to begin on a node that is busy with all that a boot starts."""
+"""More than a process takes to start on a node that is busy with a boot."""
 _HEARD_SECONDS = 10.0
-"""The same of one that runs: it only has to wake up."""
+"""More than a running process takes to answer: it only has to wake up."""
 _WAITING = 128
-"""Connections that the kernel keeps until they are accepted."""
+"""The limit of connections in the kernel's queue until they are accepted."""
 
 
 class Endpoint:
-    """What the run knows of that process."""
+    """The run's side of the server process."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -182,11 +181,11 @@ class Endpoint:
 
     @property
     def lost(self) -> bool:
-        """Whether nobody answers: the process ended, or could not be started. Telling it something tries again."""
+        """Whether the process ended, or could not be started; the next `tell` tries to restart it."""
         return self.process.lost
 
     def prepare(self) -> None:
-        """Start the process; refuse an address that cannot be had. Raises ConfigurationError, Stopped."""
+        """Start the process; refuse an address that cannot be used. Raises ConfigurationError, Stopped."""
         try:
             self._start()
         except OSError as error:
@@ -196,16 +195,16 @@ class Endpoint:
             ) from error
 
     def tell(self, *, ready: bool, why: str, metrics: str) -> None:
-        """Tell how the node stands, and the metrics (empty: they stay); a failure is said, and nothing else follows.
+        """Send the node's status, and the metrics (empty: unchanged); a failure is only logged.
 
-        A process that is gone, or does not say that it heard, is replaced. Raises Stopped.
+        A process that is gone, or does not confirm the packet, is replaced. Raises Stopped.
         """
         packet = _packet(ready=ready, why=why, metrics=metrics)
         if not (self.process.send(packet) and self._is_heard(_HEARD_SECONDS)):
             self._restart(packet)
 
     def leave(self, why: str) -> None:
-        """Tell that the node is not ready any more, for the last time: whoever is gone stays so, and nothing waits."""
+        """Send for the last time that the node is not ready, without waiting for an answer or a restart."""
         self.process.send(_packet(ready=False, why=why, metrics=""))
 
     def _restart(self, packet: bytes) -> None:
@@ -223,7 +222,7 @@ class Endpoint:
         pid = self.process.pid
         log.get().warning("Metrics are served again, by a new process", key="metrics-served-again", pid=pid)
         if not (self.process.send(packet) and self._is_heard(_BEGIN_SECONDS)):
-            self.process.close()  # so it is `lost`, and the next look tries again
+            self.process.close()  # so that it is `lost`, and the next inspection tries again
 
     def _start(self) -> None:
         """Start the process, and wait until it has given up its privileges. Raises OSError, Stopped."""
@@ -237,12 +236,12 @@ class Endpoint:
                 raise OSError("the process that is to answer did not begin; where it ended, its reason stands above")
 
     def _is_heard(self, seconds: float) -> bool:
-        """Tell whether the process says within that time that it is there, and heard. Raises Stopped."""
+        """Return whether the process confirms a packet within `seconds`. Raises Stopped."""
         return self.process.hear(seconds) == metrics_server.READY
 
 
 def _listening(address: Address) -> socket.socket:
-    """Return a socket that listens there, on all addresses of both kinds where none is given. Raises OSError."""
+    """Return a socket that listens at `address`, or on all IPv4 and IPv6 addresses without a host. Raises OSError."""
     both = not address.host and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both or ":" in address.host else socket.AF_INET
     host = "::" if both else address.host
@@ -250,7 +249,7 @@ def _listening(address: Address) -> socket.socket:
 
 
 def _packet(*, ready: bool, why: str, metrics: str) -> bytes:
-    """Return what the process is told, as metrics_server.py has it."""
+    """Return a packet for the process, in the format of metrics_server.py."""
     return b"\0".join((b"1" if ready else b"0", _plain(why), _plain(metrics)))
 
 
@@ -260,18 +259,18 @@ def _plain(text: str) -> bytes:
 
 _MODE = 0o644
 _ENDING = ".prom"
-"""What the textfile collector reads; it leaves all other files alone."""
+"""The suffix of files that the textfile collector reads; it ignores all others."""
 
 
 class Textfile:
-    """The file at `path` in the installer's own mount namespace."""
+    """The metrics file at `path` in the installer's own mount namespace."""
 
     def __init__(self, path: str, calls: SystemCalls) -> None:
         self._path = path
         self._files = Files(Root("/"), calls)
 
     def prepare(self) -> None:
-        """Refuse a place that could not be written to, before anything is. Raises ConfigurationError, NodeError."""
+        """Refuse a path that cannot be written, before any write. Raises ConfigurationError, NodeError."""
         folder = os.path.dirname(self._path)
         if not os.path.isdir(folder):
             raise ConfigurationError(
@@ -282,13 +281,13 @@ class Textfile:
                 "node-exporter reads no file of this name", path=self._path, hint=f"let it end with {_ENDING}"
             )
         place = self._place()
-        # what no write would do later is said before the first change of the node
+        # a write would refuse such a folder: report that before the first change of the node
         with attempt("look at its folder", place), self._files.root.parent(place) as (open_folder, _):
             refuse_if_others_write(open_folder, place)
         self._files.sweep(place)
 
     def write(self, content: str) -> None:
-        """Write the metrics where the file says something else; a failure is said, and nothing else follows from it."""
+        """Write the metrics unless the file has them already; a failure is only logged."""
         encoded = content.encode()
         try:
             place = self._place()
@@ -300,7 +299,7 @@ class Textfile:
             )
 
     def remove(self) -> None:
-        """Remove the file: nobody keeps it up to date from here on. A failure is said."""
+        """Remove the file, as it is no longer updated. A failure is logged."""
         try:
             if self._files.own_status(self._path) is not None:
                 self._files.remove(self._place())
@@ -310,7 +309,7 @@ class Textfile:
             )
 
     def _holds(self, place: str, content: bytes) -> bool:
-        """Tell whether a file of ours with this content is there. Raises NodeError, ConfigurationError."""
+        """Return whether our file exists with this content. Raises NodeError, ConfigurationError."""
         status = self._files.own_status(place)
         if status is None or not stat.S_ISREG(status.st_mode) or stat.S_IMODE(status.st_mode) != _MODE:
             return False

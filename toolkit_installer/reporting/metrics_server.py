@@ -1,66 +1,69 @@
-"""Answers over HTTP how a node stands: /metrics, /readyz and /healthz. It knows only what it was told last.
+"""Serves the node's status over HTTP: /metrics, /readyz and /healthz, with the values that the run sent last.
 
-It is a process of its own, beside the run. The run is another program while it works than while it waits, and answers
-nobody meanwhile, or for the minute that an engine may take; and whoever can reach a port shall meet a process that has
-no privileges, no file and nothing to lose. It runs for months: a few of the standard library's built-in modules, and
-nothing else.
+It is a process of its own, a child of the run. The run is another program at work than while it waits, and cannot
+answer during the change, or for the minute that an engine may take; and a client that can reach a port must meet a
+process without privileges, files or anything to lose. It runs for months: it imports a few of the standard library's
+built-in modules, and nothing else.
 
     python -I -S metrics_process.py LISTENER CHANNEL
 
-`LISTENER` is a listening stream socket, `CHANNEL` a socket of packets (SOCK_SEQPACKET). This says READY there once it
-has given up what it can do without, and again for each packet that it took: who is stopped, or hangs, says nothing. The
-run says all that it says in one packet, NUL-separated: whether the node is ready (1 or 0), why, and the metrics; empty
-metrics stay as they were. Once nobody holds the other end, this ends: so it never outlives the run. Signals to stop are
-the run's alone, which starts this with all of them blocked.
+`LISTENER` is a listening stream socket, `CHANNEL` a socket of packets (SOCK_SEQPACKET). The process sends READY there
+once it has given up its privileges, and again for each packet that it took: a process that is stopped or hangs sends
+nothing. The run sends its values in one packet, NUL-separated: whether the node is ready (1 or 0), why, and the
+metrics; empty metrics stay as they were. Once no process holds the other end, this process ends: so it never outlives
+the run. Signals to stop are for the run alone, which starts this process with all of them blocked.
 
-The protocol is HTTP/1.1 (RFC 9112) without its persistent connections: each answer closes its connection. Who does not
-get its request across in time is left, and where there are too many, the oldest is: a slow client cannot keep out a
-quick one.
+The protocol is HTTP/1.1 (RFC 9112) without its persistent connections: each response closes its connection. A client
+that does not send its request in time is disconnected, and so is the oldest client if there are too many: a slow client
+cannot keep out a quick one.
 """
 
-import _socket  # without the classes and enumerations that the module around it makes
-import posix as os  # the calls alone, as idling.py has them
+import _socket  # without the classes and enumerations of the module socket
+import posix as os  # only the system calls, as in idling.py
 import select
 import sys
 import time
 
 READY = b"ready"
 TOLD = 1 << 20
-"""Bytes that one packet may have."""
+"""The limit of one packet, in bytes."""
 USER = 60947
-"""The user and the group that root becomes. Not `nobody`: node-exporter and others are that as well, and whoever is the
-same user may stop this. No system gives a number from 60578 to 61183 to anybody ("Users, Groups, UIDs and GIDs on
-systemd Systems"), and each user namespace of the usual size has it."""
+"""The user and the group that root becomes.
+
+Not `nobody`: node-exporter and others run as that user, and a process of the same user may stop this one. No system
+assigns a number from 60578 to 61183 ("Users, Groups, UIDs and GIDs on systemd Systems"), and each user namespace of the
+usual size has it.
+"""
 _HEAD = 8192
-"""Bytes that a request may have; the common servers allow as many."""
+"""The limit of a request, in bytes, as in the common servers."""
 _OPEN = 128
 _SECONDS = 5.0
-"""So long a connection may last."""
+"""The limit of a connection's time."""
 _PAUSE = 0.1
-"""Seconds until the next is accepted where the machine has no more descriptors or memory."""
+"""Seconds until the next accept if the machine has no more descriptors or memory."""
 _PLAIN = "text/plain; charset=utf-8"
 _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 _READY, _NOT_READY = b"\ntoolkit_installer_ready 1\n", b"\ntoolkit_installer_ready 0\n"
 
 
 class Told:
-    """What the run said last."""
+    """The values that the run sent last."""
 
     def __init__(self) -> None:
-        """Nothing was said yet."""
+        """Start with a node of which nothing is known."""
         self.ready = False
         self.why = b"nothing is known of the node yet"
         self.metrics = b""
 
     def take(self, packet: bytes) -> None:
-        """Take what the run says now."""
+        """Store the values of a packet."""
         ready, self.why, metrics = packet.split(b"\0", 2)
         self.ready = ready == b"1"
         self.metrics = metrics or (self.metrics if self.ready else self.metrics.replace(_READY, _NOT_READY))
 
 
 def answer(request: bytes, told: Told) -> bytes:
-    """Return the answer to a request of which the head has come."""
+    """Return the response to a request whose head is complete."""
     method, _, rest = request.split(b"\n", 1)[0].rstrip(b"\r").partition(b" ")
     path = rest.partition(b" ")[0].partition(b"?")[0]
     status, kind, body = "200 OK", _PLAIN, b"ok\n"
@@ -79,7 +82,7 @@ def answer(request: bytes, told: Told) -> bytes:
 
 
 class Connection:
-    """Somebody who asks."""
+    """A client's connection."""
 
     def __init__(self, fd: int) -> None:
         """Take over the connection's descriptor."""
@@ -89,7 +92,7 @@ class Connection:
         self._left = memoryview(b"")
 
     def go_on(self, told: Told) -> int:
-        """Read or write as much as goes; return what to wait for (0: nothing more, it is to be closed)."""
+        """Read or write as much as possible; return the event to wait for (0: none, the connection is done)."""
         try:
             if not self._left:
                 got = os.read(self.fd, _HEAD)
@@ -102,27 +105,27 @@ class Connection:
         except BlockingIOError:
             return select.EPOLLOUT if self._left else select.EPOLLIN
         except OSError:
-            return 0  # whoever asked is gone, and nobody misses the answer
+            return 0  # the client is gone
         return select.EPOLLOUT if self._left else 0
 
 
 class Endpoint:
-    """All who ask, and the run that tells."""
+    """The server: the clients' connections, and the channel to the run."""
 
     def __init__(self, listener: int, channel: int) -> None:
-        """Take both descriptors over."""
+        """Take over both descriptors."""
         self.told = Told()
         self._listener = _socket.socket(fileno=listener)
         os.set_blocking(listener, False)
         self._channel = channel
         self._open: dict[int, Connection] = {}
-        """By their descriptors, the oldest first."""
+        """The connections by their descriptors, the oldest first."""
         self._poll = select.epoll()
         for fd in (listener, channel):
             self._poll.register(fd, select.EPOLLIN)
 
     def step(self) -> bool:
-        """Wait for the next that happens, and do what it asks for; tell whether the run is still there."""
+        """Wait for the next events, and handle them; return whether the run still exists."""
         first = next(iter(self._open.values()), None)
         for fd, _ in self._poll.poll(None if first is None else max(0.0, first.until - time.monotonic())):
             if fd == self._channel:
@@ -130,7 +133,7 @@ class Endpoint:
                     return False
             elif fd == self._listener.fileno():
                 self._accept()
-            elif fd in self._open:  # and was not closed just now, in favour of another
+            elif fd in self._open:  # not closed just now in favour of another connection
                 wanted = self._open[fd].go_on(self.told)
                 if wanted:
                     self._poll.modify(fd, wanted)
@@ -142,14 +145,14 @@ class Endpoint:
         return True
 
     def _hear(self) -> bool:
-        """Take what the run says, and tell it so; return whether it is still there."""
+        """Take a packet of the run, and confirm it; return whether the run still exists."""
         try:
             packet = os.read(self._channel, TOLD)
             if packet:
                 self.told.take(packet)
                 os.write(self._channel, READY)
         except ConnectionError:
-            return False  # it ended without having read what this had said to it
+            return False  # the run ended without reading the last confirmation
         return bool(packet)
 
     def _accept(self) -> None:
@@ -158,7 +161,7 @@ class Endpoint:
         except BlockingIOError:
             return
         except OSError:
-            time.sleep(_PAUSE)  # it is asked again at once: who connects stays in the queue
+            time.sleep(_PAUSE)  # epoll reports it again at once: the client stays in the queue
             return
         os.set_blocking(fd, False)
         if len(self._open) >= _OPEN:
@@ -168,11 +171,11 @@ class Endpoint:
 
     def _close(self, fd: int) -> None:
         del self._open[fd]
-        os.close(fd)  # which takes it out of the poll
+        os.close(fd)  # also removes it from the poll
 
 
 def main() -> None:
-    """Give up all privileges, then answer until the run ends."""
+    """Give up all privileges, then serve until the run ends."""
     os.chdir("/")
     if os.geteuid() == 0:
         os.setgroups([])

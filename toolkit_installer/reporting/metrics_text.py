@@ -1,9 +1,7 @@
-"""What a run has done since it started, told by the lines of its log: reloads, how long they took, rollbacks. Pure.
+"""Metrics as values and as text: counts from the run's log lines, and Prometheus's exposition format 0.0.4. Pure.
 
-What Prometheus is told, as text: its exposition format, version 0.0.4. Pure.
-
-The format is that of "Exposition formats" in the Prometheus documentation; names and units follow its "Metric and label
-naming".
+The counts cover the run since it started: reloads, how long they took, rollbacks. The format is that of "Exposition
+formats" in the Prometheus documentation; names and units follow its "Metric and label naming".
 """
 
 from __future__ import annotations
@@ -14,29 +12,29 @@ from typing import Any
 import msgspec
 
 REASONS = ("install", "rollback")
-"""What reloads are for."""
+"""The reasons for reloads."""
 
 
 class Counted(msgspec.Struct, frozen=True):
-    """Is remembered while the run sleeps."""
+    """Counts that the run saves over its sleep."""
 
     reloads: tuple[tuple[str, str, int], ...] = ()
-    """Engine, why, how often."""
+    """Engine, reason, count."""
     away: tuple[tuple[str, float], ...] = ()
     """Engine, seconds from its last reload until it served again."""
     rollbacks: int = 0
     result: str = ""
-    """The name of the exit code with which the last look ended; empty before the first."""
+    """The name of the last inspection's exit code; empty before the first inspection."""
     converged_at: float = 0.0
-    """When the node was last brought to where it should be, in seconds since 1970; 0: it was not."""
+    """The last time that the node was complete, in seconds since 1970; 0: never."""
     since: tuple[tuple[str, float], ...] = ()
-    """Engines that are being reloaded, with the time at which that began."""
+    """Engines with a reload in progress, with its start time."""
     phase: str = "install"
-    """What a reload is for now: install or rollback."""
+    """The reason for the next reloads: install or rollback."""
 
 
 def heard(counted: Counted, line: Mapping[str, Any], at: float) -> Counted:
-    """Return what is counted after a line of the log, which was written at that time (seconds, of any clock)."""
+    """Return the counts after a log line, which was written at time `at` (seconds, of any clock)."""
     event, engine = line.get("event"), str(line.get("engine", ""))
     match event:
         case "rollback":
@@ -60,23 +58,22 @@ def heard(counted: Counted, line: Mapping[str, Any], at: float) -> Counted:
 
 
 def ended(counted: Counted, code: str, converged_at: float | None = None) -> Counted:
-    """Return what is counted once a look has ended with this exit code's name.
+    """Return the counts after an inspection that ended with the exit code named `code`.
 
-    `converged_at` is when the node was where it should be, in seconds since 1970; None: this look did not bring it
-    there.
+    `converged_at` is when the node became complete, in seconds since 1970; None: this inspection did not complete it.
     """
     at = counted.converged_at if converged_at is None else converged_at
     return msgspec.structs.replace(counted, result=code, converged_at=at, since=(), phase="install")
 
 
 def plain(counted: Counted) -> dict[str, Any]:
-    """Return it as JSON has it."""
+    """Return the counts as JSON values."""
     found: dict[str, Any] = msgspec.to_builtins(counted)
     return found
 
 
 def understood(said: Any) -> Counted:
-    """Return what was remembered; nothing where it is not understood: a counter may begin anew."""
+    """Return the saved counts; zeros if they cannot be parsed: a counter may start again."""
     try:
         return msgspec.convert(said, Counted)
     except msgspec.ValidationError:
@@ -88,36 +85,36 @@ def _with(pairs: tuple[tuple[str, float], ...], key: str, value: float) -> tuple
 
 
 class Metrics(msgspec.Struct, frozen=True):
-    """How a node stands, and what a run has done there since it started."""
+    """The node's status, and the run's counts since it started."""
 
     ready: bool
     """Whether pods that ask for the handlers can be started."""
     served: Mapping[str, bool] = {}
     """Whether each engine serves the handlers, by its name."""
     reloads: Mapping[tuple[str, str], int] = {}
-    """How often this run reloaded an engine, by the engine's name and why: install or rollback."""
+    """The number of this run's reloads of an engine, by the engine's name and the reason: install or rollback."""
     away: Mapping[str, float] = {}
     """Seconds from the last reload of an engine until it served again, by its name."""
     rollbacks: int = 0
     drifted: tuple[str, ...] = ()
-    """Managed files that somebody changed."""
+    """Managed files that were changed by others."""
     result: str = "done"
-    """How the last look at the node ended: the name of an exit code; empty before the first."""
+    """The name of the last inspection's exit code; empty before the first inspection."""
     converged_at: float = 0.0
-    """When the node was last brought to where it should be, in seconds since 1970; 0: it was not."""
+    """The last time that the node was complete, in seconds since 1970; 0: never."""
     payload: str = ""
-    """The installed release, empty where none is."""
+    """The installed release, empty if none is installed."""
     driver_usable: bool = True
     reload_pending: bool = False
     """Whether a reload is due and not allowed yet."""
     damaged: int = 0
-    """How many of the toolkit's files are not what was put there."""
+    """The number of the toolkit's files that differ from the installed ones."""
     nri_connected: bool | None = None
-    """Whether the NRI plugin is connected, None where none is served."""
+    """Whether the NRI plugin is connected, None if no plugin is served."""
 
 
 def text(metrics: Metrics) -> str:
-    """Return the metrics as Prometheus reads them."""
+    """Return the metrics in Prometheus's text format."""
     return "".join(
         [
             _metric("ready", "Whether pods that ask for the handlers can be started.", [({}, metrics.ready)]),
@@ -190,7 +187,7 @@ def _metric(name: str, about: str, samples: Iterable[tuple[Mapping[str, str], fl
 
 
 def _escaped(text: str) -> str:
-    """Return a label's value as it is written between quotes; what is no UTF-8 is shown."""
+    """Return a label's value as it is written between quotes, with bytes that are no UTF-8 as escapes."""
     plain = text.encode(errors="backslashreplace").decode()
     return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 

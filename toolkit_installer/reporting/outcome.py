@@ -1,11 +1,9 @@
-"""What a run came to that failed and is over: kept for `status` until a run, or an uninstall, succeeds.
+"""Records of how a run ended: a failed run's for `status`, and a waiting run's last inspection for `refresh`.
 
-Where an engine was reloaded, the record lies beside the PID file, where the reloads are counted too: on a node's /run,
-which a boot empties. Any other run that fails leaves the node as it was, and nothing new there: its record lies beside
-the ready file, which is the installer's own. In a pod that is a volume which goes with the pod, and not with the
-container.
-
-What the last inspection of the node by a waiting run came to, saved for the command `refresh`.
+The record of a failed run is kept until a run, or an uninstall, succeeds. If an engine was reloaded, the record is next
+to the PID file, where the reloads are counted too: on a node's /run, which a boot empties. Any other failed run leaves
+the node as it was, with no new file there: its record is next to the ready file, which is the installer's own. In a pod
+that is a volume which goes with the pod, and not with the container.
 """
 
 from __future__ import annotations
@@ -30,15 +28,15 @@ from toolkit_installer.node.writing import own_metadata
 FILE = "toolkit-installer.last-run"
 _MODE = 0o600
 _FORM = 1
-"""Of the record: one with a higher number is another version's, and is not understood."""
+"""The record's version; a higher one is another release's, and is not read."""
 _LIMIT = 64 * 1024
-"""Bytes, of a record that is read."""
+"""The limit for reading a record, in bytes."""
 _LONGEST_REASON = 4000
-"""Characters of a text in it: an engine may have said much."""
+"""The limit of a text in the record, in characters: an engine may have printed much."""
 
 
 class LastRun(msgspec.Struct, frozen=True):
-    """How a command that changes the node ended: in `reason` what was wrong, in `remedy` what to do about it.
+    """The end of a command that changes the node: `reason` is the failure, `remedy` what to do about it.
 
     Secrets are masked in both.
     """
@@ -46,10 +44,10 @@ class LastRun(msgspec.Struct, frozen=True):
     command: str
     """run, or uninstall."""
     version: str
-    """Of the program that ran."""
+    """The version of the program that ran."""
     exit_code: int
     event: str
-    """The exit code's name, as the log has it."""
+    """The exit code's name, as in the log."""
     ended: str
     """RFC 3339, UTC."""
     reason: str
@@ -59,12 +57,12 @@ class LastRun(msgspec.Struct, frozen=True):
 
 
 def keep(node: Node, pid_path: str, ready_file: str | None, ended: LastRun, *, reloaded: bool) -> None:
-    """Write the record in place of an older one, atomically; not where another instance is at work.
+    """Replace the record atomically; do nothing while another instance is running.
 
-    `reloaded`: an engine was; if not, nothing is written to the node. Raises NodeError, ConfigurationError.
+    `reloaded`: an engine was reloaded; if not, nothing is written to the node. Raises NodeError, ConfigurationError.
     """
     if locks.holder(node.files, pid_path) is not None:
-        return  # how that one ends is what counts
+        return  # the end of that instance counts instead
     for files, folder in _places(node, [pid_path] if reloaded else [], ready_file):
         status = files.own_status(folder)
         if status is not None and stat.S_ISDIR(status.st_mode):
@@ -74,7 +72,7 @@ def keep(node: Node, pid_path: str, ready_file: str | None, ended: LastRun, *, r
 
 
 def forget(node: Node, pid_path: str, ready_file: str | None) -> None:
-    """Remove the record, and what a killed run left of one: a run has succeeded. That it cannot be removed is said."""
+    """Remove the record, and a killed run's leftovers of one, after a run succeeded; a failure is logged."""
     try:
         for files, folder in _places(node, [pid_path], ready_file):
             path = f"{folder}/{FILE}"
@@ -91,7 +89,7 @@ def forget(node: Node, pid_path: str, ready_file: str | None) -> None:
 
 
 def kept(node: Node, pid_paths: Iterable[str], ready_file: str | None) -> LastRun | None:
-    """Return the newest record of this boot, None where there is none. One that is not to be believed is said.
+    """Return the newest record of this boot, None if there is none; a record that is not trusted is logged.
 
     Raises NodeError.
     """
@@ -107,12 +105,12 @@ def kept(node: Node, pid_paths: Iterable[str], ready_file: str | None) -> LastRu
 
 
 def cut(text: str) -> str:
-    """Return a text that is not too long for the record. Pure."""
+    """Return the text, cut to the record's limit. Pure."""
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"
 
 
 def _places(node: Node, pid_paths: Iterable[str], ready_file: str | None) -> list[tuple[Files, str]]:
-    """Return the folders in which the record may lie, the better ones first. Raises NodeError."""
+    """Return the folders that may have the record, the preferred first. Raises NodeError."""
     found = [(node.files, os.path.dirname(node.files.in_folder(path))) for path in pid_paths]
     if ready_file is not None:
         own = Files(Root("/"), node.calls)
@@ -121,7 +119,7 @@ def _places(node: Node, pid_paths: Iterable[str], ready_file: str | None) -> lis
 
 
 def _read(files: Files, path: str) -> LastRun | None:
-    """Return the record at the canonical `path`, None where there is none of this boot.
+    """Return the record at the canonical `path`, None if there is none of this boot.
 
     Raises NodeError, ConfigurationError.
     """
@@ -138,7 +136,7 @@ def _read(files: Files, path: str) -> LastRun | None:
 
 
 def _understood(content: bytes, path: str, boot: str) -> LastRun | None:
-    """Return what a record says, None where it is of another boot. Pure. Raises ConfigurationError."""
+    """Return the parsed record, None if it is of another boot. Pure. Raises ConfigurationError."""
     try:
         body = json.loads(content)
         form = body.pop("form")
@@ -157,20 +155,20 @@ def _refused(why: str, path: str) -> ConfigurationError:
 
 _MOST_LINES = 40
 _LONGEST_TEXT = 1000
-"""Characters of a text: an engine may have printed much."""
+"""The limit of a text, in characters: an engine may have printed much."""
 _LEFT_OUT = frozenset({"waiting", "looking-again", "failed-to-converge"})
-"""Events that do not say what was done; the last one repeats the failure."""
+"""Events that do not describe the work; the last one repeats the failure."""
 
 
 class LookFailedError(InstallerError):
-    """A waiting run has inspected the node, and failed; its exit code is that of the failure."""
+    """A waiting run's inspection of the node failed; the exit code is that of the failure."""
 
 
 class LookOutcome(msgspec.Struct, frozen=True):
-    """When an inspection began, the lines that it logged, and how it failed. Secrets are masked in all texts."""
+    """The outcome of an inspection: its start, its log lines and its failure, with all secrets masked."""
 
     began: float
-    """Seconds since the boot (CLOCK_BOOTTIME): nobody can set that clock."""
+    """Seconds since the boot (CLOCK_BOOTTIME), a clock that cannot be set."""
     exit_code: int = ExitCode.DONE
     reason: str = ""
     """Why it failed, empty if it did not."""
@@ -190,7 +188,7 @@ class LookOutcome(msgspec.Struct, frozen=True):
 
 
 class LookRecorder:
-    """Records what the inspection comes to that a run makes now: its log lines, and its failure."""
+    """A recorder of the log lines and the failure of the inspection in progress."""
 
     def __init__(self) -> None:
         self.outcome: LookOutcome | None = None
@@ -198,15 +196,15 @@ class LookRecorder:
         log.overhear(self._overheard)
 
     def begin(self) -> None:
-        """Start the record of a new inspection: whatever is requested from here on needs another one."""
+        """Start the record of a new inspection: a later request needs another inspection."""
         self._lines = []
         self.outcome = LookOutcome(machine.boot_seconds())
 
     def fail(self, error: InstallerError) -> None:
-        """Record why the inspection did not bring the node to where it should be."""
+        """Record why the inspection did not complete the node."""
         if self.outcome is None:
             return
-        from toolkit_installer import foreign_words  # noqa: PLC0415  # of failures alone
+        from toolkit_installer import foreign_words  # noqa: PLC0415  # only for failures
 
         self.outcome = msgspec.structs.replace(
             self.outcome,
@@ -218,13 +216,13 @@ class LookRecorder:
         )
 
     def plain(self) -> Mapping[str, Any]:
-        """Return the outcome as values that JSON has, {} before the first inspection."""
+        """Return the outcome as JSON values, {} before the first inspection."""
         if self.outcome is None:
             return {}
         return msgspec.to_builtins(msgspec.structs.replace(self.outcome, lines=tuple(self._lines)))  # type: ignore[no-any-return]
 
     def restore(self, saved: Mapping[str, Any]) -> None:
-        """Take up the outcome that the process before the idle one saved."""
+        """Restore the outcome that the process before the idle process saved."""
         self.outcome = parsed(saved)
         self._lines = list(self.outcome.lines) if self.outcome is not None else []
 
@@ -238,7 +236,7 @@ class LookRecorder:
 
 
 def parsed(saved: Any) -> LookOutcome | None:
-    """Return an outcome that was saved as plain values; None for none, or one that is not understood. Pure."""
+    """Return an outcome that was saved as plain values; None if there is none, or it cannot be parsed. Pure."""
     if not isinstance(saved, Mapping) or not saved:
         return None
     try:

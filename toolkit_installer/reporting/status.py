@@ -1,6 +1,7 @@
-"""Looking at a node for `status`: what was installed, what became of it, and who serves it. Reads, and never writes.
+"""Inspects a node for `status`: the installed toolkit, its condition, and who serves it; and why an engine is silent.
 
-Why an engine does not answer: its process is stopped or hangs, or its unit is masked, has failed or was stopped.
+Reads, and never writes. An engine does not answer if its process is stopped or hangs, or its unit is masked, has failed
+or was stopped.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ _DRIVER_SECONDS = 20.0
 
 @processes.one_look()
 def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt | None) -> Found:
-    """Return how the node stands; `receipt` is the one in `store`. Raises NodeError, ConfigurationError, Stopped."""
+    """Return the node's status; `receipt` is the one in `store`. Raises NodeError, ConfigurationError, Stopped."""
     seen = gpus.find_gpus(node)
     has_gpu = bool(seen.own) if seen.own or seen.known else None
     other = other_installer.found(node, settings.toolkit.install_dir)
@@ -99,7 +100,7 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
 def _against(
     engines: tuple[EngineHealth, ...], driver: DriverHealth | None, toolkit: ToolkitHealth | None
 ) -> list[str]:
-    """Return what keeps a container from being given the GPU now, whichever way it asks."""
+    """Return what keeps every container from getting the GPU now, by handler or by CDI."""
     against = [f"{engine.name}: {'; '.join(engine.live.detail)}" for engine in engines if not engine.live.served]
     if driver is not None and not driver.usable:
         against.append("no driver is usable")
@@ -114,7 +115,7 @@ def _against_reading(specifications: tuple[FileHealth, ...]) -> list[str]:
 
 
 def _method(node: Node, receipt: Receipt, engines: tuple[EngineHealth, ...], against: list[str]) -> MethodHealth:
-    """Return how containers get the GPU, what is against it now, and what they have to say for it. Raises NodeError."""
+    """Return how containers get the GPU, what prevents it now, and how they request it. Raises NodeError."""
     if receipt.cdi:
         kinds = ", ".join(f"{_kind(file.path)}=all" for file in receipt.specifications)
         asked_by = f"a CDI device, such as {kinds}" if kinds else "a CDI device"
@@ -147,7 +148,7 @@ def _kind(path: str) -> str:
 def _instances(
     node: Node, settings: Settings, receipt: Receipt | None, other: OtherInstaller | None
 ) -> tuple[int | None, int | None]:
-    """Return the PID of the running instance, under whichever of the program's names, and that of a killed one."""
+    """Return the PID of the running instance, under either of the program's names, and that of a killed one."""
     paths = _pid_files(settings, receipt)
     theirs = other.pid if other is not None else None
     holders = (locks.holder(node.files, path) for path in dict.fromkeys([*paths, *PID_FILES]))
@@ -159,12 +160,12 @@ def _instances(
 
 
 def _pid_files(settings: Settings, receipt: Receipt | None) -> list[str]:
-    """Return where the PID files of runs may be, under whichever of the program's names."""
+    """Return the paths of runs' PID files, under either of the program's names."""
     return list(dict.fromkeys([settings.pid_file, *([receipt.pid_file] if receipt is not None else [])]))
 
 
 def _last_look(remembered: Remembered | None) -> LastLook | None:
-    """Return what the running instance remembers of its last look, None where it is at work, or remembers none."""
+    """Return the running instance's last inspection, None if it is at work, or saved none."""
     if remembered is None or not remembered.looked_at:
         return None
     outcome = look_outcome.parsed(remembered.look)
@@ -176,7 +177,7 @@ def _last_look(remembered: Remembered | None) -> LastLook | None:
 
 
 def _pending(remembered: Remembered | None) -> PendingReload | None:
-    """Return the reload that the running instance waits for, None where it waits for none, or is at work."""
+    """Return the reload that the running instance waits for, None if it waits for none, or is at work."""
     waits = reload_windows.understood(remembered.pending) if remembered is not None else None
     if waits is None:
         return None
@@ -185,7 +186,7 @@ def _pending(remembered: Remembered | None) -> PendingReload | None:
 
 
 def _plugin(remembered: Remembered | None) -> PluginHealth | None:
-    """Return how the NRI plugin stands, None where none is served, or the running instance is at work."""
+    """Return the NRI plugin's status, None if no plugin is served, or the running instance is at work."""
     if remembered is None or not remembered.plugin:
         return None
     stands = plugin_protocol.saved_status(remembered.plugin)
@@ -198,9 +199,9 @@ def _changed(node: Node, store: ReceiptStore) -> str | None:
 
 
 def _driver(node: Node, settings: Settings, *, has_gpu: bool | None) -> DriverHealth | None:
-    """Return how the driver stands that `run` would find.
+    """Return the status of the driver that `run` would find.
 
-    None where none is to be expected: the node has no GPU, or nobody can tell, and there is nothing of a driver.
+    None if no driver is expected: the node has no GPU, or that is unknown and there is no trace of a driver.
     """
     if has_gpu is False:
         return None
@@ -246,7 +247,7 @@ def _engine(node: Node, receipt: Receipt, engine: EngineRecord, told: Mapping[st
 
 
 def _live(node: Node, receipt: Receipt, engine: EngineRecord) -> tuple[LiveHealth, Live | None]:
-    """Return how the engine stands, and its answer, None where it gave none."""
+    """Return the engine's status, and its answer, None if it gave none."""
     adapter = adapter_of(engine.name)
     if serving.starts_when_asked(node, engine.name, engine.socket):
         stopped = "it is not running, and systemd starts it as soon as anybody asks it"
@@ -272,7 +273,7 @@ def _live(node: Node, receipt: Receipt, engine: EngineRecord) -> tuple[LiveHealt
 
 
 def _engine_file(node: Node, engine: EngineRecord, file: FileRecord, told: Mapping[str, str]) -> FileHealth:
-    """Return how an engine's file stands, and what of ours is no longer in it."""
+    """Return the status of an engine's file, and which of our settings it no longer has."""
     health = _file(node, file, told)
     if health.state == AS_WRITTEN:
         return health
@@ -280,7 +281,7 @@ def _engine_file(node: Node, engine: EngineRecord, file: FileRecord, told: Mappi
 
 
 def _file(node: Node, file: FileRecord, told: Mapping[str, str]) -> FileHealth:
-    """Return how a file stands; `told` is what the waiting instance saw, which may be a look behind."""
+    """Return a file's status; `told` is from the waiting instance's last inspection, which may be out of date."""
     state = memory.state_of(node, file)
     return FileHealth(file.path, state, told.get(file.path) if state != AS_WRITTEN else None)
 
@@ -297,14 +298,14 @@ _LEVEL = r'^(?:time="?[^" ]*"? )?level=\w+ (?:msg=)?|^\S+ dockerd\[\d+\]: '
 def explain(node: Node, engine: EngineRecord, heard: str) -> SilentEngine:
     """Return why an engine does not answer, as far as its process and systemd show it.
 
-    `heard` is how the question ended. The lines of its log may quote its files: values that may be secret are hidden.
+    `heard` is how the request ended. The lines of its log may quote its files: values that may be secret are hidden.
     """
     process = serving.process_of(node, engine.name, engine.socket)
     unit, told = _unit(node, engine, process)
     state = _state(process, heard)
     active = told.get("ActiveState", "")
     is_masked = told.get("LoadState") == "masked"
-    # of a unit that somebody stopped, the last lines are those of an ordinary end
+    # the last lines of a unit that an administrator stopped show an ordinary end
     wants_log = (
         unit is not None and not is_masked and (active not in ("", "inactive") and state is not ProcessState.STOPPED)
     )
@@ -327,14 +328,14 @@ def process_state(pid: int) -> ProcessState | None:
 
 
 def _state(process: Process | None, heard: str) -> ProcessState | None:
-    """Return the state of an engine's process, None where none runs, or it refuses to answer without hanging."""
+    """Return the state of an engine's process, None if none runs, or it refuses requests without hanging."""
     if process is None:
         return None
     return process_state(process.pid) or (ProcessState.SILENT if heard.endswith(serving.SILENCE) else None)
 
 
 def _unit(node: Node, engine: EngineRecord, process: Process | None) -> tuple[str | None, dict[str, str]]:
-    """Return the engine's unit and what systemd says of it; nothing where there is none, or systemd does not tell."""
+    """Return the engine's unit and its properties; (None, {}) if there is no unit, or systemd does not answer."""
     units = serving.usual_units(engine.name, engine.socket)
     if process is not None and process.unit is not None:
         units = [process.unit]
@@ -346,11 +347,11 @@ def _unit(node: Node, engine: EngineRecord, process: Process | None) -> tuple[st
 
 
 def _log(node: Node, unit: str, since: str) -> tuple[str, ...]:
-    """Return the last lines of a unit's log that tell of trouble, as people may see them."""
-    from toolkit_installer import foreign_words  # noqa: PLC0415  # of an engine that fails
+    """Return the last lines of a unit's log that report trouble, with secrets masked."""
+    from toolkit_installer import foreign_words  # noqa: PLC0415  # only for an engine that fails
 
     lines = node.services.trouble(unit, since, _READ_LINES) if since else []
-    # that the unit has failed is known; why, the program itself says
+    # the unit's failure is known; the program's own lines give the reason
     own = [line for line in lines if not line.startswith((f"{unit}: ", "Failed to start "))] or lines
     shown = (foreign_words.of_program(re.sub(_LEVEL, "", line)) for line in own[-_LOG_LINES:])
     return tuple(" ".join(line.split())[:_LONGEST_LINE] for line in shown)

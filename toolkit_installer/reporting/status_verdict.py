@@ -1,6 +1,6 @@
-"""What `status` says, field by field: the form of `status --json`, of which docs/status.schema.json is made.
+"""The fields of `status --json`, from which docs/status.schema.json is generated, and the verdict on a node. Pure.
 
-What is found on a node, judged: OK, DEGRADED or BROKEN, why, and what to do. Pure.
+The verdict is OK, DEGRADED or BROKEN, with its reasons, and what to do.
 """
 
 from __future__ import annotations
@@ -16,22 +16,22 @@ from toolkit_installer.receipt.schema import AS_WRITTEN
 from toolkit_installer.reporting.outcome import LastRun
 
 SCHEMA = 1
-"""Raised when a field goes or means something else; fields that come raise nothing."""
+"""Raised when a field is removed or changes its meaning; new fields do not raise it."""
 
 
 class Verdict(enum.StrEnum):
-    """How a node stands, the better first."""
+    """The status of a node, the best first."""
 
     OK = "OK"
-    """All is as it should be."""
+    """Everything works."""
     DEGRADED = "DEGRADED"
-    """Containers with a GPU can be started, or none are wanted yet, and something needs to be looked at."""
+    """Containers with a GPU can be started, or none are wanted yet, and something needs attention."""
     BROKEN = "BROKEN"
     """Containers with a GPU cannot be started, or the node was left half-way."""
 
 
 class Reason(msgspec.Struct, frozen=True):
-    """Why the verdict is no better: what is wrong, and what to do about it."""
+    """Why the verdict is no better: the fault, and its remedy."""
 
     verdict: Verdict
     what: str
@@ -39,7 +39,7 @@ class Reason(msgspec.Struct, frozen=True):
 
 
 class Places(msgspec.Struct, frozen=True):
-    """Where was looked: the node's root as the installer sees it, and paths on the node."""
+    """The inspected places: the node's root as the installer sees it, and paths on the node."""
 
     node_root: str
     receipt: str
@@ -47,14 +47,14 @@ class Places(msgspec.Struct, frozen=True):
 
 
 class LastLook(msgspec.Struct, frozen=True):
-    """The last time that the waiting instance brought the node to where it should be, or tried to."""
+    """The waiting instance's last attempt to bring the node to the state that the settings describe."""
 
     at: str
     """RFC 3339, UTC."""
     failure: str | None
-    """Why that failed, None if it did not."""
+    """Why it failed, None if it did not."""
     exit_code: int | None = None
-    """The exit code of that failure, None where there is none, or the run's release does not say."""
+    """The exit code of that failure, None if there is none, or the run's release does not report it."""
     file: str | None = None
     """The file that the failure names."""
 
@@ -67,18 +67,18 @@ class PendingReload(msgspec.Struct, frozen=True):
     since: str
     """When the instance began to wait: RFC 3339, UTC."""
     opens: str | None
-    """When the next window opens, None where no window is waited for: RFC 3339, UTC."""
+    """When the next window opens: RFC 3339, UTC; None if the reload waits for no window."""
 
 
 class ProcessState(enum.StrEnum):
-    """Why a process that runs does nothing."""
+    """Why a running process does nothing."""
 
     STOPPED = "stopped"
     """By a signal (SIGSTOP), or by a debugger."""
     IN_KERNEL = "in the kernel"
     """It waits for the kernel, which may hang (state D of proc_pid_stat(5))."""
     SILENT = "silent"
-    """It took the question, and did not answer in time."""
+    """It accepted the request, and did not answer in time."""
 
 
 class DriverHealth(msgspec.Struct, frozen=True):
@@ -91,45 +91,45 @@ class DriverHealth(msgspec.Struct, frozen=True):
     meant_for: str | None
     """The root in the installed toolkit's config.toml: containers get the driver from there."""
     hangs: bool = False
-    """nvidia-smi did not end in time: the driver, or a GPU, hangs."""
+    """Whether nvidia-smi did not end in time: the driver, or a GPU, hangs."""
     absent: bool = False
-    """No root has as much as nvidia-smi."""
+    """Whether no root has even nvidia-smi."""
 
 
 class ToolkitHealth(msgspec.Struct, frozen=True):
-    """The installed toolkit: its folder, how many files it has, and which of them are missing or damaged."""
+    """The installed toolkit: its folder, its number of files, and which of them are missing or damaged."""
 
     folder: str
     files: int
     missing: tuple[str, ...]
     damaged: tuple[Damage, ...]
     version: str | None
-    """Which release of NVIDIA's toolkit it is; None where it does not say."""
+    """Its release of NVIDIA's toolkit; None if unknown."""
 
 
 class FileHealth(msgspec.Struct, frozen=True):
-    """A managed file. `state` is in words; "as written" is the good one."""
+    """A managed file. `state` is a description; "as written" is the good one."""
 
     path: str
     state: str
     difference: str | None = None
-    """What a run would change in it, as the waiting instance saw it: a unified diff in which secrets are masked.
+    """The change that a run would make to it, found by the waiting instance: a unified diff with masked secrets.
 
-    None where nothing was changed, or nobody waits who could tell.
+    None if nothing was changed, or no instance waits.
     """
     lost: tuple[str, ...] = ()
-    """What of ours is no longer in the file, or says something else, in words."""
+    """Descriptions of our values that are missing or changed in the file."""
 
 
 class LiveHealth(msgspec.Struct, frozen=True):
-    """What the running engine answered. `served` is None where it did not."""
+    """The running engine's answer. `served` is None if it did not answer."""
 
     answers: bool
     served: bool | None
     detail: tuple[str, ...] = ()
-    """What is wrong, in words."""
+    """Descriptions of its faults."""
     default: str | None = None
-    """Its default runtime, None where it does not tell."""
+    """Its default runtime, None if it does not report one."""
     version: str | None = None
     own: tuple[str, ...] = ()
     """Handlers that a distribution registered by itself."""
@@ -137,56 +137,56 @@ class LiveHealth(msgspec.Struct, frozen=True):
     since: str | None = None
     """When the process that answered was started: RFC 3339, UTC."""
     reads: str | None = None
-    """What it reads where it does not serve the handlers, and reads none of the files that have them."""
+    """The file that it reads, if it does not serve the handlers, and reads none of the files that have them."""
 
 
 class MethodHealth(msgspec.Struct, frozen=True):
-    """How containers get the GPU here, and whether one that asked for it now would get it."""
+    """How containers get the GPU on this node, and whether one that requested it now would get it."""
 
     name: str
     """handlers or cdi."""
     why: str
     asked_by: str
-    """What a container has to say to be given the GPU, in words."""
+    """How a container requests the GPU, as a description."""
     met: bool
     against: tuple[str, ...] = ()
-    """Why it would not be given it, in words."""
+    """Descriptions of why it would not get the GPU."""
     not_by: dict[str, str] = {}
-    """Handlers that are served, and by which no container is given the GPU; and why."""
+    """Handlers that are served without giving a container the GPU; and why."""
     no_runtime: str | None = None
-    """That NVIDIA's runtime finds no low-level runtime, in words; None where it does."""
+    """A message that NVIDIA's runtime finds no low-level runtime; None if it finds one."""
 
 
 class FileFault(msgspec.Struct, frozen=True):
-    """What is wrong with an engine's files, or with what it runs containers with, and what to do about it."""
+    """A fault of an engine's files, or of the programs that run its containers, with its remedy."""
 
     what: str
-    """With file and line, where it is in a file."""
+    """A description, with file and line if the fault is in a file."""
     remedy: str
     stops: bool = False
-    """The engine does not start with it, or starts no container."""
+    """Whether the engine does not start with it, or starts no container."""
     path: str | None = None
-    """The file that it is about."""
+    """The file with the fault."""
 
 
 class SilentEngine(msgspec.Struct, frozen=True):
     """Why an engine does not answer."""
 
     pid: int | None
-    """Its process, None where none runs."""
+    """Its process, None if none runs."""
     process: ProcessState | None
     unit: str | None
-    """The systemd unit that runs it, None where none is known."""
+    """The systemd unit that runs it, None if unknown."""
     unit_state: str | None
-    """masked, failed, inactive, activating, active or what else systemd says; None where it says nothing."""
+    """masked, failed, inactive, activating, active or another state of systemd's; None if unknown."""
     result: str | None
-    """How the unit's last start ended, where that was a failure, such as exit-code."""
+    """How the unit's last start failed, such as exit-code; None if it did not."""
     log: tuple[str, ...] = ()
-    """The last lines of its own log that tell of trouble."""
+    """The last lines of its own log that report trouble."""
 
 
 class EngineHealth(msgspec.Struct, frozen=True):
-    """An engine that was configured: its handlers with their executables, its files, and what it answers."""
+    """A configured engine: its handlers with their executables, its files, and its answer."""
 
     name: str
     socket: str
@@ -196,7 +196,7 @@ class EngineHealth(msgspec.Struct, frozen=True):
     live: LiveHealth
     faults: tuple[FileFault, ...] = ()
     silent: SilentEngine | None = None
-    """None where it answers."""
+    """None if it answers."""
 
 
 class PluginHealth(msgspec.Struct, frozen=True):
@@ -205,53 +205,53 @@ class PluginHealth(msgspec.Struct, frozen=True):
     connected: bool
     """Whether the engine asks it about each container."""
     engine: str | None
-    """What the engine calls itself, with its version, None where it has not said it."""
+    """The engine's name and version, None if not received yet."""
     reason: str | None
-    """Why it does not ask, None where it does."""
+    """Why the engine does not ask it, None if it does."""
 
 
 class Found(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found on the node. Pure values: `verdict` makes a verdict of them."""
+    """The status of a node as plain values, before its verdict."""
 
     version: str
-    """Of this program."""
+    """The version of this program."""
     looked_in: Places
     installed: bool
     state: str
-    """Of the receipt: installed, applying, reverting, or absent."""
+    """The receipt's state: installed, applying, reverting, or absent."""
     changed: str | None
     """When the receipt was last written: RFC 3339, UTC."""
     running_pid: int | None
     running_state: ProcessState | None = None
-    """Whether the running instance is stopped; None: it is not."""
+    """Whether the running instance is stopped or waits in the kernel; None: neither."""
     receipt_gone: bool = False
-    """An instance runs and the toolkit is installed, and the receipt of it is gone."""
+    """Whether an instance runs and the toolkit is installed, but its receipt is gone."""
     killed_pid: int | None
-    """The PID in a PID file that nobody holds any more: its instance was killed."""
+    """The PID in a PID file that no process holds any more: its instance was killed."""
     other_installer: str | None = None
-    """Another installer that is at work on this node, with its PID; None where none is."""
+    """Another installer that is running on this node, with its PID; None if there is none."""
     refresh: str | None = None
-    """The command that makes the running instance look at the node again; None where none runs."""
+    """The command that makes the running instance inspect the node again; None if none runs."""
     last_look: LastLook | None
     pending_reload: PendingReload | None
     last_run: LastRun | None
-    """A run, or an uninstall, that failed and is over; None where none did since this boot, or one succeeded since."""
+    """A run or uninstall that failed and ended; None if none failed in this boot, or one succeeded since."""
     gpus: tuple[str, ...]
     has_gpu: bool | None
-    """None where that cannot be told."""
+    """None if unknown."""
     driver: DriverHealth | None
-    """None where none is to be expected: the node shows no GPU, or does not tell, and has nothing of a driver."""
+    """None if no driver is expected: the node shows no GPU, or that is unknown and there is no trace of a driver."""
     toolkit: ToolkitHealth | None
     engines: tuple[EngineHealth, ...]
     specifications: tuple[FileHealth, ...]
     method: MethodHealth | None = None
-    """None where nothing is installed, or no engine was configured or found to read CDI specifications."""
+    """None if nothing is installed, or no engine was configured or found to read CDI specifications."""
     plugin: PluginHealth | None = None
-    """None where none is served, or nobody waits who could tell."""
+    """None if no plugin is served, or no instance waits."""
 
 
 class Health(Found, frozen=True, kw_only=True):
-    """The whole answer: what was found, and what that means."""
+    """The answer of `status`: the node's status, and the verdict on it."""
 
     schema: int = SCHEMA
     verdict: Verdict
@@ -271,11 +271,11 @@ _ONE_OF_THEM = "stop one of the two, as each undoes what the other does: delete 
 _FIND_RUNTIME = "install one of them, then `toolkit-installer run`, which writes down the path of the one it finds"
 _LOOK_AT_LOG = "look at the log of the running instance"
 SEVERITY = list(Verdict)
-"""The better first; a verdict's place here is the exit code of `status --check`."""
+"""The verdicts, the best first; a verdict's index is the exit code of `status --check`."""
 
 
 def judged(found: Found) -> Health:
-    """Return the verdict on what was found, the gravest reasons first."""
+    """Return the status with its verdict, the gravest reasons first."""
     reasons = list(_reasons(found))
     look = found.last_look
     if reasons or look is None or not _is_over(found, look.exit_code, look.file):
@@ -286,7 +286,7 @@ def judged(found: Found) -> Health:
 
 
 def _reasons(found: Found) -> Iterator[Reason]:
-    """Yield what keeps a node from being OK."""
+    """Yield the reasons why a node is not OK."""
     if found.other_installer is not None:
         what = f"another installer is at work on this node: {found.other_installer}"
         harmed = found.toolkit is not None and (found.toolkit.missing or found.toolkit.damaged)
@@ -314,19 +314,19 @@ def _reasons(found: Found) -> Iterator[Reason]:
 
 
 def _failure(found: Found) -> Iterator[Reason]:
-    """Yield that the running instance failed when it last had something to do."""
+    """Yield a reason if the running instance's last inspection failed."""
     if found.last_look is not None and found.last_look.failure:
         what = f"the running instance could not do its work at {found.last_look.at}: {found.last_look.failure}"
         yield Reason(Verdict.DEGRADED, what, f"`{_looks_again(found)}` has it try again; its log says more")
 
 
 def _looks_again(found: Found) -> str:
-    """Return the command after which the node is as it should be: by the instance that runs, or by a new one."""
+    """Return the command that repairs the node: by the running instance, or by a new one."""
     return found.refresh or "toolkit-installer run"
 
 
 def _fitting(found: Found, remedy: str) -> str:
-    """Return a remedy with the command `refresh` in the form for where the run is."""
+    """Return a remedy in which the command `refresh` is adapted to the place of the run."""
     return remedy.replace("`toolkit-installer refresh`", f"`{_looks_again(found)}`")
 
 
@@ -340,9 +340,9 @@ def _put_back(found: Found) -> str:
 
 
 def counts(found: Found) -> bool:
-    """Tell whether what the last run came to is a reason for the verdict.
+    """Return whether the last run's failure is a reason for the verdict.
 
-    Not while another one is at work; nor on a node that is installed, if all it was is a mistyped command line, or its
+    It is not while another run is at work; nor on an installed node if the command line was mistyped, or the failure's
     cause is gone.
     """
     ended = found.last_run
@@ -351,9 +351,9 @@ def counts(found: Found) -> bool:
 
 
 def is_over(found: Found) -> bool:
-    """Tell whether the cause of what the last run failed at is gone from an installed node on which all is right.
+    """Return whether the cause of the last run's failure is gone, on an installed node without faults.
 
-    That can be told of an engine that was down, and of an engine's file that could not be used.
+    That is known only for an engine that was down, and for an engine's file that could not be used.
     """
     ended = found.last_run
     return ended is not None and _is_over(found, ended.exit_code, ended.file)
@@ -368,7 +368,7 @@ def _is_over(found: Found, exit_code: int | None, file: str | None) -> bool:
 
 
 def said(ended: LastRun) -> str:
-    """Return in words what a run said last, with the place that it names."""
+    """Return a run's failure as text, with the place that it names."""
     place = "" if ended.file is None else ended.file if ended.line is None else f"{ended.file}:{ended.line}"
     return f"{place}: {ended.reason}" if place else ended.reason
 
@@ -422,7 +422,7 @@ def _installed(found: Found) -> Iterator[Reason]:
 
 
 def together(damaged: Iterable[Damage]) -> Iterator[tuple[str, bool]]:
-    """Yield what became of files of the toolkit, those that became the same together, and whether that is certain."""
+    """Yield descriptions of damaged files, grouped by equal damage, and whether the damage is certain."""
     names: dict[tuple[str, bool], list[str]] = {}
     for file in damaged:
         names.setdefault((file.what, file.certain), []).append(file.name)
@@ -453,7 +453,7 @@ def _engine(found: Found, engine: EngineHealth) -> Iterator[Reason]:
             remedy = f"{_fitting(found, fault.remedy)}{starts}"
             yield Reason(Verdict.BROKEN, f"{engine.name}: {fault.what}{why}", remedy)
     detail = "; ".join(engine.live.detail)
-    # a run refuses a file that cannot be parsed, so it puts nothing back
+    # a run refuses a file that cannot be parsed, so it restores nothing there
     faulty = {fault.path for fault in engine.faults if fault.stops}
     changed = [file for file in engine.files if file.state != AS_WRITTEN and file.path not in faulty]
     if not engine.live.answers:
@@ -464,7 +464,7 @@ def _engine(found: Found, engine: EngineHealth) -> Iterator[Reason]:
         remedy = f"start it with its former configuration, or start `run` again, with --config for {engine.live.reads}"
         yield Reason(Verdict.BROKEN, what, remedy)
     elif not engine.live.served and changed:
-        # it reads what somebody wrote there, so a restart changes nothing
+        # the engine reads the changed file, so a restart does not help
         yield Reason(Verdict.BROKEN, f"{engine.name}: {detail}; {'; '.join(map(_change, changed))}", _put_back(found))
     elif not engine.live.served:
         what = f"{engine.name} does not serve what its files say: {detail}"
@@ -477,7 +477,7 @@ def _engine(found: Found, engine: EngineHealth) -> Iterator[Reason]:
 
 
 def _change(file: FileHealth) -> str:
-    """Return how a file that somebody changed stands."""
+    """Return the description of a file that was changed by others."""
     return f"{file.path}: {file.state}{': ' if file.lost else ''}{', '.join(file.lost)}"
 
 
@@ -514,7 +514,7 @@ _STATES = {
     "inactive": "is inactive: it was stopped, or never started",
     "activating": "is activating: systemd starts it again and again, or it takes its time",
 }
-"""What systemd's words for the state of a unit mean."""
+"""Explanations of systemd's unit states."""
 _STARTS = {
     "masked": "`systemctl unmask {unit} && systemctl start {unit}`",
     "inactive": "`systemctl start {unit}`",

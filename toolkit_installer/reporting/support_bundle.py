@@ -1,7 +1,7 @@
 """The parts of a support bundle: configurations, receipt, toolkit, logs, kernel; packed into one archive. Reads only.
 
 The parts are independent: a part that cannot be read is reported and does not affect the others. What is masked in a
-part depends on the kind of the part, such as a configuration file of somebody else's.
+part depends on the kind of the part, such as another program's configuration file.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LOG_LINES = 300
 _OWN_UNIT = "toolkit-installer.service"
 _KUBELET_UNIT = "kubelet.service"
 _OF_OTHERS = frozenset({"ours", "prior", "xattrs", "sha256", "written"})
-"""Fields of the receipt that hold parts of engines' files, and digests, by which passwords could be tried out."""
+"""Fields of the receipt with parts of engines' files, or with digests, against which passwords could be tried."""
 
 ABOUT = """This is a report of toolkit-installer about one node, for whoever is to find out what is wrong with it.
 
@@ -63,7 +63,7 @@ kernel.txt      what the kernel says of itself
 
 
 class Part(enum.Enum):
-    """What a text of a report is."""
+    """The kinds of a report's texts, which decide what is masked."""
 
     OWN = "this program's own words"
     CLEAN = "this program's own words, with values that are shown alone"
@@ -80,14 +80,14 @@ _SHOWN: Mapping[Part, Callable[[str], str]] = {
 
 
 class Gathering:
-    """The texts of a report, by file name; and which could not be made."""
+    """A collection of a report's texts, by file name, and of those that could not be made."""
 
     def __init__(self) -> None:
         self.texts: dict[str, tuple[Part, str]] = {}
         self.missing: dict[str, str] = {}
 
     def add(self, name: str, part: Part, make: Callable[[], str | None]) -> None:
-        """Make a text, None where there is nothing to say."""
+        """Make and store a text; `make` returns None if there is nothing to report."""
         try:
             text = make()
         except (InstallerError, OSError) as error:
@@ -97,14 +97,14 @@ class Gathering:
             self.texts[name] = (part, text)
 
     def finished(self) -> dict[str, str]:
-        """Return all texts as people may see them, and what is missing among them."""
+        """Return all texts with secrets masked, and a list of the missing ones."""
         if self.missing:
             self.texts["missing.txt"] = (Part.OWN, "".join(f"{name}: {why}\n" for name, why in self.missing.items()))
         return {"README.txt": ABOUT, **{name: _SHOWN[part](text) for name, (part, text) in self.texts.items()}}
 
 
 def would_be_started(node: Node, settings: Settings, receipt: Receipt | None) -> str | None:
-    """Return why nothing may be asked of the engines: to ask would start one that somebody stopped. None: all may."""
+    """Return why the engines must not be queried: a request would start one that was stopped. None: all may be."""
     sockets = {(record.name, record.socket) for record in (receipt.asked() if receipt is not None else ())}
     asked = settings.asked_of(EngineName.DOCKER).socket
     sockets.add((EngineName.DOCKER, asked or registry.usual_row(EngineName.DOCKER).socket))
@@ -115,7 +115,7 @@ def would_be_started(node: Node, settings: Settings, receipt: Receipt | None) ->
 
 
 def gather(node: Node, settings: Settings, store: ReceiptStore, gathering: Gathering) -> None:
-    """Put all parts into `gathering` that need nothing but the node."""
+    """Add all parts to `gathering` that need only the node."""
     receipt: Receipt | None = None
     try:
         receipt = trust.load(node, store)
@@ -137,7 +137,7 @@ def gather(node: Node, settings: Settings, store: ReceiptStore, gathering: Gathe
 def _engines(
     node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt | None, gathering: Gathering
 ) -> list[str]:
-    """Add what there is of each engine; return the units that they may run in."""
+    """Add each engine's answer and files; return the units that may run them."""
     targets: tuple[EngineTarget, ...] = ()
     stopped = would_be_started(node, settings, receipt)
     try:
@@ -166,7 +166,7 @@ def _engines(
 
 
 def _inspected(place: str, inspection: Inspection, gathering: Gathering) -> None:
-    """Add an engine's answer and its files, those that they import too."""
+    """Add an engine's answer and its files, including imported ones."""
     answer = _live(inspection.live) if inspection.live is not None else {"silent": inspection.silence}
     gathering.add(f"{place}/answer.json", Part.OWN, lambda: _json({"socket": inspection.socket, **answer}))
     files = [(file.path, file.content) for file in inspection.files]
@@ -186,7 +186,7 @@ def _live(live: Live) -> dict[str, Any]:
 
 
 def _change(node: Node, store: ReceiptStore, file: FileRecord) -> str | None:
-    """Return how a file differs from what stood there before the installation."""
+    """Return the difference between a file and its version before the installation."""
     before = store.original(file.before) if file.before is not None else None
     return diff.unified(file.path, before, node.files.content(file.path)) or None
 
@@ -208,7 +208,7 @@ def _receipt(receipt: Receipt) -> object:
 
 
 def _without(value: Any, names: Iterable[str]) -> Any:
-    """Return a JSON value in which what has one of these names is only said to be there."""
+    """Return a JSON value in which the values of these names are left out."""
     if isinstance(value, dict):
         return {key: "(left out)" if key in names and item else _without(item, names) for key, item in value.items()}
     return [_without(item, names) for item in value] if isinstance(value, list) else value
@@ -238,15 +238,15 @@ def _json(value: object) -> str:
 
 
 FOLDER = "toolkit-installer-report"
-"""The folder in the archive that has all files."""
+"""The folder in the archive with all files."""
 LONGEST = 1 << 20
-"""Characters. Of a longer text the end is kept: the last lines of a log say most."""
+"""The limit of a text, in characters. The end of a longer text is kept: the last lines of a log matter most."""
 _CUT = "(the beginning was cut off)\n"
 _MODE = 0o600
 
 
 def shown(text: str) -> str:
-    """Return a text as the bundle has it: at most LONGEST characters of it."""
+    """Return a text for the bundle: at most its last LONGEST characters."""
     return text if len(text) <= LONGEST else _CUT + text[-LONGEST:]
 
 

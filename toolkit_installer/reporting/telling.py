@@ -1,4 +1,4 @@
-"""Whom a run tells how its node stands, where somebody asked for it: the cluster, and whoever reads its metrics."""
+"""The reports of a run, as far as the settings ask for them: to the cluster, and as metrics."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Telling:
-    """Both, or one of them, or none: then nothing is imported and nothing done."""
+    """A sender of the node's status to the cluster and to metrics; without either it imports and does nothing."""
 
     def __init__(self, settings: Settings, node: Node) -> None:
         self.report: NodeReport | None = None
@@ -33,31 +33,31 @@ class Telling:
 
     @property
     def owes(self) -> bool:
-        """Whether something could not be told so far."""
+        """Whether a report is still pending."""
         cluster = self.report is not None and self.report.owes
         return cluster or (self.metrics is not None and self.metrics.owes)
 
     def prepare(self) -> None:
-        """Refuse what cannot work, before anything is written. Raises ConfigurationError, NodeError, Stopped."""
+        """Refuse settings that cannot work, before any change. Raises ConfigurationError, NodeError, Stopped."""
         if self.metrics is not None:
             self.metrics.prepare()
 
     def begin(self, receipt: Receipt | None) -> None:
-        """Say that the run is at work. Raises Stopped."""
+        """Report that the run is at work. Raises Stopped."""
         if self.metrics is not None:
             self.metrics.begin(receipt)
         if self.report is not None:
             self.report.begin(receipt)
 
     def hear(self, error: InstallerError) -> None:
-        """Hear why the node could not be brought to where it should be: it is told with how the node stands now."""
+        """Store why the run could not converge, for the next report of the node's status."""
         if self.metrics is not None:
             self.metrics.failed(error.exit_code.event)
         if self.report is not None:
             self.report.hear(error)
 
     def failed(self, error: InstallerError, readiness: Readiness, receipt: Receipt | None) -> None:
-        """Tell why a run ends that could not bring the node to where it should be. Raises Stopped."""
+        """Report why a run ends that could not converge. Raises Stopped."""
         if self.metrics is not None:
             self.metrics.failed(error.exit_code.event)
             self.metrics.tell(readiness, receipt)
@@ -65,42 +65,42 @@ class Telling:
             self.report.failed(error, receipt)
 
     def converged(self, *, whole: bool) -> None:
-        """Note that a look at the node ended well; `whole`: the node is where it should be, and waits for nothing."""
+        """Record a successful inspection; `whole`: the node is complete, and waits for nothing."""
         if self.metrics is not None:
             self.metrics.converged(whole=whole)
 
     def tell(self, readiness: Readiness, receipt: Receipt | None) -> None:
-        """Tell how the node stands. Raises Stopped."""
+        """Report the node's status. Raises Stopped."""
         if self.metrics is not None:
             self.metrics.tell(readiness, receipt)
         if self.report is not None:
             self.report.tell(readiness.state, receipt)
 
     def leave(self) -> None:
-        """Do what is to be done before it is known whether the node is given back. Raises Stopped."""
+        """Make the reports that precede the decision whether the node is reverted. Raises Stopped."""
         if self.metrics is not None:
             self.metrics.leave()
         if self.report is not None:
             self.report.leave()
 
     def withdraw(self) -> None:
-        """Take back what the cluster was told. Raises Stopped."""
+        """Withdraw the reports to the cluster. Raises Stopped."""
         if self.report is not None:
             self.report.withdraw()
 
     def watched(self) -> list[tuple[str, str, str]]:
-        """Return what else the idle process is to watch; to be asked when the run becomes that."""
+        """Return further paths for the idle process to watch; to be called when the run becomes idle."""
         return self.metrics.watched() if self.metrics is not None else []
 
     def remembered(self) -> dict[str, Any]:
-        """Return what is to be known again after a sleep, as JSON has it."""
+        """Return the state to save over a sleep, as JSON values."""
         return {
             **({"report": self.report.remembered()} if self.report is not None else {}),
             **(self.metrics.remembered() if self.metrics is not None else {}),
         }
 
     def recall(self, said: Mapping[str, Any]) -> None:
-        """Know it again."""
+        """Restore the saved state."""
         if self.report is not None:
             self.report.recall(said.get("report", {}))
         if self.metrics is not None:

@@ -1,4 +1,4 @@
-"""Which release this program is, of which commit; and which release of NVIDIA's toolkit a payload is."""
+"""The program's version, with its commit, and the release of NVIDIA's toolkit in a payload."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from toolkit_installer.toolkit import payload, security
 
 _SECONDS = 5.0
 _REVISION_FILE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "revision")
-"""Is written by whoever builds the image; a checkout has none, and knows by itself which commit it is."""
+"""A file that the image's build writes; a checkout has none, and its commit is known from git."""
 _LONGEST = 200
 
 
 def own() -> str:
-    """Return this program's version, with the commit that it was built of where that is known."""
+    """Return this program's version, with the commit that it was built from if that is known."""
     try:
         with open(_REVISION_FILE, encoding="ascii", newline="\n", errors="replace") as file:
             revision = file.read(_LONGEST).strip()
@@ -28,9 +28,9 @@ def own() -> str:
 
 
 def said_by(root: str, runtime: str) -> str | None:
-    """Return what the payload's runtime says of its version, None if it cannot be run here.
+    """Return the output of the payload's runtime for `--version`, None if it cannot be run here.
 
-    `root` is the payload's folder as the installer sees it, `runtime` the program's path beneath it.
+    `root` is the payload's folder as the installer sees it, `runtime` the program's path below it.
     """
     try:
         return run([Tree(root).outside(runtime), "--version"], seconds=_SECONDS).output.decode(errors="replace")
@@ -39,7 +39,7 @@ def said_by(root: str, runtime: str) -> str | None:
 
 
 def image_payload() -> str:
-    """Return one line about the payload that comes with the image, if one does."""
+    """Return one line about the payload in the image, or that there is none."""
     try:
         root = payload.source_root(None, "auto", node_has_rpm=False, exists=os.path.isdir)
     except PayloadError:

@@ -1,1 +1,1 @@
-"""Reverts what a receipt records, or what an installer without a receipt left; engines first."""
+"""Reverts an installation by its receipt, or the leftovers of an installer without a receipt; engines first."""

@@ -1,4 +1,4 @@
-"""What an installer left that kept no receipt, or lost it: recognised by what its entries run."""
+"""Find the leftovers of an installer that kept no receipt, or lost it, by the executables that its entries run."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from toolkit_installer.toolkit.payload import RUNTIMES
 
 
 class Left(msgspec.Struct, frozen=True):
-    """What was found: as a receipt, None for nothing; and what names the toolkit and could not be looked at."""
+    """The leftovers as a receipt (None: none found), and the errors about unreadable files that name the toolkit."""
 
     receipt: Receipt | None
     failures: tuple[ConfigurationError, ...] = ()
 
 
 def leftovers(node: Node, settings: Settings) -> Left:
-    """Return what is found though no receipt speaks of it: entries and files in the toolkit folder are ours.
+    """Return the leftovers: entries and files in the toolkit folder that no receipt records count as ours.
 
-    Looks at the engines that are named, else at all of them. One that cannot be read is no reason to leave the others
-    alone: that is said, and is a failure only if it names the toolkit.
+    Inspects the engines that the settings name, else all. An engine that cannot be read does not keep the others from
+    being reverted: the error is logged, and is a failure only if the file names the toolkit.
     """
     folder = settings.toolkit.folder
     records: list[EngineRecord] = []
@@ -55,7 +55,7 @@ def leftovers(node: Node, settings: Settings) -> Left:
 
 
 def _failure(node: Node, folder: str, adapter: Engine, error: ConfigurationError) -> list[ConfigurationError]:
-    """Return the error if it is about a file that names the toolkit; else say it, as it has nothing to do with us."""
+    """Return the error if its file names the toolkit; else log it and return none, as it does not concern us."""
     path = error.path
     if path is not None and any(each.file == path for each in files_naming.naming(node, folder, known=[path])):
         return [error]
@@ -71,7 +71,7 @@ def _failure(node: Node, folder: str, adapter: Engine, error: ConfigurationError
 
 
 def _receipt(node: Node, settings: Settings, engines: tuple[EngineRecord, ...], taken: Sequence[str]) -> Receipt | None:
-    """Return a receipt for these engines and the files in the toolkit's folder, None where there is none of either."""
+    """Return a receipt for these engines and the files in the toolkit's folder, None if there are neither."""
     folder = settings.toolkit.folder
     names = layout.known(node.files.list(folder))
     inner = [name for name in (wrappers.CONFIG_NAME,) if node.files.is_file(posixpath.join(folder, name))]
@@ -99,11 +99,11 @@ def _receipt(node: Node, settings: Settings, engines: tuple[EngineRecord, ...], 
 
 
 def _left_by_us(node: Node, folder: str) -> bool:
-    """Tell whether the toolkit in `folder` is this installer's own.
+    """Return whether the toolkit in `folder` is this installer's own.
 
-    No engine names it, and there is no receipt: then a cleanup has come to its end and left it on purpose. Ours had
-    taken its own CDI specification back by then; one that names the toolkit still is somebody's edit, or made since.
-    A cleanup of NVIDIA's own installer leaves toolkit and specification alike.
+    The caller has found no receipt and no engine that names it: then a finished cleanup left the toolkit on purpose,
+    and had removed its own CDI specification. One that still names the toolkit was edited by another program, or is
+    newer. A cleanup of NVIDIA's own installer leaves toolkit and specification alike.
     """
     path = posixpath.join(folder, RUNTIMES[0])
     content = node.files.content(path) if node.files.is_file(path) else None
@@ -111,7 +111,7 @@ def _left_by_us(node: Node, folder: str) -> bool:
 
 
 def _target(node: Node, settings: Settings, adapter: Engine) -> EngineTarget:
-    """Return where this engine's files are: a distribution may have them elsewhere than usual."""
+    """Return where this engine's files are: a distribution may have them in unusual places."""
     try:
         return decide.locate(node, settings, (adapter.name,))[0]
     except ConfigurationError as error:
@@ -123,11 +123,11 @@ def _engine(target: EngineTarget, inspection: Inspection, adapter: Engine, folde
     """Return a record of the engine's files that name something of ours, or None. Raises ConfigurationError."""
     if not any(folder.encode() in (file.content or b"") for file in inspection.files):
         for file in inspection.files:
-            adapter.without_us(file, Recorded(), folder)  # one that is broken is told of, though it is none of ours
+            adapter.without_us(file, Recorded(), folder)  # raises for a broken file, although it is not ours
         return None
     recognised = adapter.recognised(inspection, folder)
     files = []
-    for file in reversed(inspection.files):  # reverted in the opposite order: first who imports, then what is imported
+    for file in reversed(inspection.files):  # revert the importing files before the imported ones
         ownership = recognised.get(file.path, Ownership())
         if adapter.without_us(file, Recorded(ownership=ownership), folder).base != file.content:
             files.append(memory.adopted(adapter, file, ownership))

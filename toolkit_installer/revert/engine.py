@@ -1,4 +1,4 @@
-"""Reverting one engine: its files as they were, or without us, and its live handlers gone."""
+"""Revert one engine: restore its files, or remove our entries, and make it forget the handlers."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class EngineReverter:
         *,
         others_serve: bool = False,
     ) -> None:
-        """`seconds`: what an engine gets to answer, and to forget the handlers. `asked_of`: what it was asked for.
+        """`seconds`: how long an engine may take to answer, and to forget the handlers. `asked_of`: its settings.
 
         `others_serve`: another installer has handlers in the same folder, which an engine goes on serving.
         """
@@ -67,9 +67,10 @@ class EngineReverter:
         self.switcher = Switcher(node, attention, seconds, store.folder)
 
     def retire(self, receipt: Receipt, record: EngineRecord, staying: Collection[str] = ()) -> Receipt:
-        """Revert one engine that is no longer to have the handlers; the toolkit and the rest stay.
+        """Revert an engine that should no longer have the handlers; keep the toolkit and the other engines.
 
-        `staying` are handlers that it has again soon. Return the receipt without it. Raises as `revert` does.
+        `staying`: handlers that the engine gets again soon. Returns the receipt without the engine. Raises as `revert`
+        does.
         """
         log.get().info(
             "An engine or file is to have the handlers no longer: taking them back",
@@ -91,9 +92,9 @@ class EngineReverter:
     def revert(
         self, receipt: Receipt, record: EngineRecord, staying: Collection[str] = (), *, then: str = _UNINSTALL
     ) -> Receipt:
-        """Revert an engine's files; return the receipt with what was learnt on the way.
+        """Revert an engine's files; return the receipt with the facts found meanwhile.
 
-        `then` says what to do once the pods are deleted for whose sake this is refused.
+        `then` says what to do once the pods that prevented it are deleted.
         """
         engine = adapter_of(record.name)
         originals: dict[str, bytes] = {}
@@ -103,7 +104,7 @@ class EngineReverter:
         if copied != record:
             record = copied
             record, work = self._work(receipt, record, originals, staying)
-        # what it knows of us it is asked to forget, and the files have no say in that, unless CDI is on by them
+        # unless our edit enabled CDI, the files do not matter for how the engine is made to forget us
         known = () if not receipt.has_switched_cdi(record.name) else work.inspection.files
         reload = self._reload(engine, record, msgspec.structs.replace(work.inspection, files=known))
         files = []
@@ -136,15 +137,16 @@ class EngineReverter:
         return receipt
 
     def refuse_stranding(self, receipt: Receipt, record: EngineRecord) -> None:
-        """Raise ConfigurationError where `retire` would, because pods need a handler that it removes."""
+        """Raise ConfigurationError if `retire` would because pods need a handler that it removes."""
         is_ours = prepare.handlers_of_ours(receipt.toolkit_folder, record)
         _, work = self._work(receipt, record, {})
         prepare.refuse(self.node, work, is_ours, _RUN_AGAIN)
 
     def _with_copies(self, engine: Engine, receipt: Receipt, record: EngineRecord) -> EngineRecord:
-        """Return the record with the files into which another program copied our handlers, without a receipt.
+        """Return the record plus the files into which another program copied our handlers, without a receipt.
 
-        nvidia-ctk does: its drop-in has all runtimes that config.toml had. Our entries go from it; the rest stays.
+        nvidia-ctk does so: its drop-in has all runtimes that config.toml had. Our entries are removed from it; the rest
+        stays.
         """
         if self._others_serve:
             return record  # they may be the other installer's own
@@ -173,16 +175,16 @@ class EngineReverter:
     def _work(
         self, receipt: Receipt, record: EngineRecord, originals: dict[str, bytes], staying: Collection[str] = ()
     ) -> tuple[EngineRecord, EngineWork]:
-        """Return what is to become of an engine: its files without us, the last recorded one first.
+        """Return the work on an engine: its files without our entries, the last recorded one first.
 
-        Beside the recorded ones that is a file in which somebody made one of our handlers the default since: it is in
-        the record that is returned, too. `staying` are handlers that do not go. The kept copies that the files go
-        back to go into `originals`. Raises as `_ask` does; ConfigurationError.
+        A file in which another program made one of our handlers the default since is added to the work and to the
+        returned record. `staying`: handlers that are kept. The backups that the files are restored from are added to
+        `originals`. Raises as `_ask` does; ConfigurationError.
         """
         engine = adapter_of(record.name)
         live = self._ask(engine, record)
         handlers = dict(record.handlers).keys() - set(staying)
-        if handlers and not self._others_serve:  # theirs may have the same names
+        if handlers and not self._others_serve:  # the other installer's handlers may have the same names
             known = {file.role: self.node.locate_file(file.path)[0] for file in record.files}
             others = engine.others_naming(self.node, live, known, handlers, dict(record.defaults))
             added = tuple(memory.adopted(engine, file, ownership) for file, ownership in others)
@@ -197,9 +199,9 @@ class EngineReverter:
         return record, EngineWork(record.name, inspection, DesiredState(tuple(desired), {}, None))
 
     def _ask(self, engine: Engine, record: EngineRecord) -> Live | None:
-        """Ask the engine; one that runs and is slow to answer gets its time, one that is down is not waited for.
+        """Query the engine; wait for one that runs and is slow, but not for one that is down.
 
-        Raises EngineDownError for one that hangs: it may offer the handlers as soon as it goes on.
+        Raises EngineDownError if it hangs: it may offer the handlers as soon as it recovers.
         """
         if record.reload is ReloadMode.NONE:
             return None
@@ -236,12 +238,12 @@ class EngineReverter:
                 return None
 
     def _awaits_us(self, record: EngineRecord) -> bool:
-        """Tell whether the engine, which was to be restarted, waits for this process to end."""
+        """Return whether the engine, whose restart was requested, waits for this process to end."""
         awaiting = self.switcher.attention.awaited_by
         return awaiting is not None and process_of(self.node, record.name, record.socket) == awaiting
 
     def _reload(self, engine: Engine, record: EngineRecord, inspection: Inspection) -> Reload:
-        """Decide how to reload; an engine that cannot be reloaded is no reason to refuse the cleanup."""
+        """Choose how to reload; cleanup goes on even if the engine cannot be reloaded."""
         if inspection.live is None:
             return Reload(ReloadMode.NONE)
         asked = EngineSettings(reload_mode=record.reload, allow_restart=True)
@@ -270,7 +272,7 @@ class EngineReverter:
         if not work.changes and (live is None or not (wrong(live) or _has_cdi_of_ours(work, reload, receipt))):
             reload = Reload(ReloadMode.NONE)
         if reload.mode is not ReloadMode.NONE:
-            with signals.deferred():  # the way back is gone to its end
+            with signals.deferred():  # a revert is always completed
                 impact.tell(self.node, work.name, work.inspection, reload, toolkit_folder)
         switch = Switch(
             adapter_of(work.name),
@@ -290,7 +292,7 @@ class EngineReverter:
 
 
 def _has_cdi_of_ours(work: EngineWork, reload: Reload, receipt: Receipt) -> bool:
-    """Tell whether CDI is on in an engine by an edit of ours that a killed run took out without a restart after it."""
+    """Return whether our edit, removed by a killed run that did not restart the engine, still has CDI on in it."""
     live = work.inspection.live
     on = live is not None and bool(live.cdi_folders)
     switched = on and reload.restarts and work.name in receipt.cdi_switched
@@ -298,7 +300,7 @@ def _has_cdi_of_ours(work: EngineWork, reload: Reload, receipt: Receipt) -> bool
 
 
 def _failure(name: EngineName, error: NotServedError) -> EngineRejectedError | EngineDownError:
-    """Return what is said of an engine that has its old files, and does not serve without the handlers. Pure."""
+    """Return the error for an engine that has its old files and does not serve them. Pure."""
     if error.answers:
         return EngineRejectedError(
             f"{name} has its old configuration back, but {error.reason}",

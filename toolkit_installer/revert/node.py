@@ -1,4 +1,4 @@
-"""Reverting everything: engines first, then the binaries that they no longer name, then the receipt."""
+"""Revert everything: engines first, then the binaries that they no longer name, then the receipt."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from toolkit_installer.revert.engine import EngineReverter
 from toolkit_installer.settings import EngineName
 
 _OURS = frozenset({AS_WRITTEN, AS_BEFORE})
-"""How a file stands that no other installer has written."""
+"""The states of a file that no other installer has written."""
 
 
 class Remainder(msgspec.Struct, frozen=True):
-    """What is not as it was after everything was reverted.
+    """What is left on the node after everything was reverted.
 
-    `unseen` are engines that are still to come back, `named` what names the toolkit in files that are not ours.
+    `unseen`: engines that are still to come back. `named`: the files, not ours, that name the toolkit.
     """
 
     toolkit_stays: bool
@@ -37,7 +37,7 @@ class Remainder(msgspec.Struct, frozen=True):
     named: tuple[Naming, ...] = ()
     recorded: bool = True
     other: OtherInstaller | None = None
-    """Another installer that runs, and owns by now what was left to it."""
+    """Another running installer, which now owns the files that were left to it."""
 
 
 def revert_recorded(
@@ -48,19 +48,19 @@ def revert_recorded(
     known: Sequence[str] = (),
     other: OtherInstaller | None = None,
 ) -> Remainder:
-    """Revert everything. What comes to an end here is never refused, and may be repeated after a crash.
+    """Revert everything; may be repeated after a crash, and is not refused then.
 
-    The toolkit stays where `keep_toolkit` says so, or something still needs or names it; `known` are more files of
-    engines that may. Each engine is for itself: all are tried, whatever becomes of the others. Where an `other`
-    installer works on the same folder, the toolkit and the files that are not as this one wrote them are its own: they
-    stay as they are.
-    Raises the gravest of what failed: EngineDownError, EngineRejectedError, ConfigurationError; the receipt stays.
+    The toolkit stays if `keep_toolkit` is set, or if something still needs or names it; `known` are more files of
+    engines to search for its name. Each engine is tried, even if another one fails. If an `other` installer works on
+    the same folder, it owns the toolkit and the files that are not as this installer wrote them: they stay as they are.
+
+    Raises the gravest of the failures: EngineDownError, EngineRejectedError, ConfigurationError; the receipt stays.
     """
     node, store = engines.node, engines.store
     recover.sweep(node, receipt, store.folder)
     if receipt.state is not State.INSTALLED:
         _flush(node, receipt)
-    found = receipt  # as it was: what lies beside the files may be a killed run's only if it says so
+    found = receipt  # unchanged: only by its state may files beside the engines' count as a killed run's
     receipt = _without_engines_of_others(node, receipt)
     failures = []
     left: list[EngineRecord] = []
@@ -96,8 +96,8 @@ def revert_recorded(
     recover.recover_specifications(node, receipt)
     receipt = _revert_specifications(engines, receipt)
     if left or theirs:
-        # the record stands for them: an administrator's edit looks the same, and what stood there before us returns
-        # once the other installer has gone
+        # keep the record for them: an administrator's edit looks the same, and the originals come back once the other
+        # installer has gone
         kept = msgspec.structs.replace(receipt, state=State.REVERTING, engines=tuple(left), specifications=theirs)
         store.save(kept, {})
         return Remainder(toolkit_stays=True, unseen=tuple(engines.switcher.unseen), other=other)
@@ -105,10 +105,10 @@ def revert_recorded(
     known = (*files_naming.known_files(receipt), *known)
     named = () if keep_toolkit else files_naming.naming(node, folder, known=known)
     if named:
-        # the record stands, and whole: taken for an older installer's, all that it speaks of would go
+        # keep the whole record: without it, the leftovers would be taken for an older installer's, and all removed
         store.save(msgspec.structs.replace(receipt, state=State.REVERTING), {})
         return Remainder(toolkit_stays=True, unseen=tuple(engines.switcher.unseen), named=named)
-    # whoever made a specification makes it anew: nothing has to be remembered for it
+    # another program's specification is generated anew: no record is needed for it
     specified = () if keep_toolkit else files_naming.in_specifications(node, folder)
     stays = bool(keep_toolkit or specified or toolkit_users.held(node, folder, receipt.engines))
     if stays:
@@ -116,7 +116,7 @@ def revert_recorded(
     else:
         files.remove_all(node, receipt)
         log.get().info("Removed the toolkit", key="toolkit-removed", folder=folder)
-    # while the receipt stands, so that whoever is killed here is finished; its own folder's parents go after it
+    # before the receipt goes, so that a killed run is finished by the next; its own folder's parents go after it
     files.remove_folders(node, receipt, store)
     return Remainder(stays, tuple(engines.switcher.unseen), specified, recorded=False, other=other)
 
@@ -124,9 +124,9 @@ def revert_recorded(
 def _left(
     node: Node, files: Sequence[FileRecord], other: OtherInstaller, engine: EngineName | None = None
 ) -> tuple[str, ...]:
-    """Log and return the files that are not as they were written: another installer that runs owns them by now.
+    """Log and return the files that are not as we wrote them: another running installer owns them now.
 
-    An engine's files depend on each other: all of them stay where one does.
+    An engine's files depend on each other: if one stays, all stay.
     """
     left = tuple(file.path for file in files if memory.state_of(node, file) not in _OURS)
     if left:
@@ -143,7 +143,7 @@ def _left(
 def _without_engines_of_others(node: Node, receipt: Receipt) -> Receipt:
     """Return the receipt without the engines whose files another installation wrote while this one was half done.
 
-    They run its programs and none of this one's. It restores them when it leaves.
+    They run the other installation's programs and none of ours. The other one restores them when it is reverted.
     """
     folder = receipt.toolkit_folder
     engines = []
@@ -151,7 +151,7 @@ def _without_engines_of_others(node: Node, receipt: Receipt) -> Receipt:
         try:
             found = [node.locate_file(file.path)[1] for file in record.files]
         except InstallerError:
-            engines.append(record)  # its own revert says so, once the others are given back
+            engines.append(record)  # its own revert reports that, after the other engines are reverted
             continue
         contents = [each.content for each in found if each is not None]
         named = [each for content in contents for each in other_installer.installations_named(node, content, folder)]
@@ -168,20 +168,20 @@ def _without_engines_of_others(node: Node, receipt: Receipt) -> Receipt:
 
 
 def _flush(node: Node, receipt: Receipt) -> None:
-    """Make durable what a killed run may have given back: its old entry would name what is removed here."""
+    """Make files durable that a killed run may have restored: an old entry would name what is removed here."""
     for folder in sorted({node.files.canonical(os.path.dirname(path)) for path in receipt.file_paths()}):
         if node.files.own_status(folder) is not None:
             node.files.flush_folder(folder)
 
 
 def _revert_engine(engines: EngineReverter, receipt: Receipt, record: EngineRecord) -> Receipt:
-    """Revert an engine by what is recorded by now: an attempt before may have learnt something."""
+    """Revert an engine by the newest receipt: an earlier attempt may have recorded new facts."""
     learnt = engines.store.load() or receipt
     return engines.revert(learnt, next(each for each in learnt.engines if each.name == record.name))
 
 
 def _revert_specifications(engines: EngineReverter, receipt: Receipt) -> Receipt:
-    """Revert the CDI specifications; return the receipt with what was learnt on the way."""
+    """Revert the CDI specifications; return the receipt with the facts found meanwhile."""
     seen = installed.read_specifications(engines.node, engines.store, [file.path for file in receipt.specifications])
     works = [installed.reverted(seen, file, receipt.toolkit_folder) for file in receipt.specifications]
     if not works:

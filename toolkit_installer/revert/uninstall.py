@@ -1,6 +1,7 @@
-"""Reverting what a receipt records, or what was found without one, when nobody else works on the node.
+"""Uninstall: make a running instance clean up and leave, or revert the node if no instance runs.
 
-What `uninstall` tells a running instance: to clean up, whatever its own settings say, and to leave.
+The node is reverted by its receipt, or by the leftovers that are found without one. The request to a running instance
+overrides the instance's own settings.
 """
 
 from __future__ import annotations
@@ -35,22 +36,22 @@ from toolkit_installer.settings import Program, Settings
 
 
 def finish_uninstall(settings: Settings, node: Node, store: ReceiptStore, pid_file: PidFile) -> None:
-    """Finish what is left on the node when nobody else works on it.
+    """Revert what is left on the node when no other run works on it.
 
-    Raises the gravest of what failed; StillNamedError where the toolkit has to stay.
+    Raises the gravest of the failures; StillNamedError if the toolkit has to stay.
     """
     held = locked(store)
     if held:
         store.take_request()
     recorded = trust.load(node, store)
-    # beside a receipt nothing counts as left behind by an installer: it may be the operator's own
+    # with a receipt, nothing else counts as an installer's leftovers: it may be the operator's own
     left = adopt.leftovers(node, settings) if recorded is None else adopt.Left(recorded)
     receipt = left.receipt
     if receipt is None:
-        # what a run left that was killed before its receipt stood, or after it went
+        # the leftovers of a run that was killed before its receipt was written, or after it was removed
         if held:
             store.forget()
-        else:  # without a lock, what is in the store is not ours to remove: it would be a run's that starts just now
+        else:  # without a lock, the store may belong to a run that starts just now
             node.files.sweep(store.folder)
             for folder in reversed(node.files.folders_of_ours(os.path.dirname(store.folder))):
                 node.files.remove_folder(folder)
@@ -61,7 +62,7 @@ def finish_uninstall(settings: Settings, node: Node, store: ReceiptStore, pid_fi
     store.prepare()
     remainder = revert(settings, node, store, receipt, Attention(), keep_toolkit=settings.keep_toolkit)
     if remainder.named and remainder.recorded and recorded is None:
-        store.clear()  # what was recognised without a receipt is recognised again, of engines that were not named too
+        store.clear()  # without a receipt, the next run finds the same again, including engines that were not named
         remainder = msgspec.structs.replace(remainder, recorded=False)
     if receipt.pid_file not in (pid_file.path, *(each.path for each in pid_file.others)):
         _remove_pid_file(node, receipt.pid_file)
@@ -76,14 +77,14 @@ def finish_uninstall(settings: Settings, node: Node, store: ReceiptStore, pid_fi
 def forgive_reloads(settings: Settings, node: Node, receipt: Receipt) -> None:
     """Forgive the reloads of an installation that was served and is now reverted on purpose.
 
-    The reloads of one that was found half done stay counted. Raises NodeError.
+    The reloads of a half-done installation stay counted. Raises NodeError.
     """
     if receipt.state is State.INSTALLED:
         ReloadBudget(node.files, receipt.pid_file, settings.reload_budget).forgive()
 
 
 def say_done(receipt: Receipt, remainder: Remainder) -> None:
-    """Log what a finished cleanup left on the node. Raises StillNamedError where files of engines name the toolkit."""
+    """Log what a finished cleanup left on the node. Raises StillNamedError if engines' files name the toolkit."""
     if remainder.named:
         raise files_naming.refuse_removal(remainder.named, recorded=remainder.recorded)
     if remainder.unseen:
@@ -130,23 +131,23 @@ def _remove_pid_file(node: Node, path: str) -> None:
         )
 
 
-def revert(  # what a cleanup depends on
+def revert(  # the inputs of a cleanup
     settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt, attention: Attention, *, keep_toolkit: bool
 ) -> Remainder:
-    """Revert what the receipt records. Raises as `revert_recorded` does, but ChangedMeanwhileError."""
+    """Revert what the receipt records. Raises as `revert_recorded` does, except ChangedMeanwhileError."""
     other = other_installer.found(node, settings.toolkit.install_dir)
     own = [settings.asked_of(name) for name in registry.names()]
     known = [path for each in own for path in (each.config, each.drop_in) if path is not None]
 
     def work() -> Remainder:
-        # an attempt before this one may have learnt something, and recorded it
+        # an earlier attempt may have recorded new facts
         engines = EngineReverter(
             node, store, attention, settings.reload_timeout, settings.asked_of, others_serve=other is not None
         )
         recorded = store.load() or receipt
         return revert_recorded(engines, recorded, keep_toolkit=keep_toolkit, known=known, other=other)
 
-    with signals.deferred():  # what was begun comes to its end, however often it is told to stop
+    with signals.deferred():  # a revert is completed, however often the program is told to stop
         return undisturbed(work)
 
 
@@ -156,17 +157,17 @@ KEEP = b"keep\n"
 
 _PAUSE_SECONDS = 0.1
 _INTERPRETER = "python"
-"""How the name of what executes this installer begins, asleep and awake."""
+"""The prefix of the name of the executable that runs this installer, idle or awake."""
 _PACKAGE = __name__.partition(".")[0]
 _PROGRAMS = frozenset(Program)
-"""Those of other installers that keep the same PID file, NVIDIA's own among them."""
+"""The names of other installers that use the same PID file, NVIDIA's own included."""
 
 
 def ask_to_leave(node: Node, store: ReceiptStore, path: str, *, keep_toolkit: bool, seconds: float) -> None:
-    """Make whoever holds the PID file at `path` clean up and end, and wait for it up to `seconds`.
+    """Make the process that holds the PID file at `path` clean up and end; wait for it up to `seconds`.
 
-    Another one that takes its place meanwhile is asked as well. Raises AlreadyRunningError if somebody stays, or is
-    not seen here as an installer.
+    A process that takes its place meanwhile gets the request as well. Raises AlreadyRunningError if a process stays, or
+    does not look like an installer from here.
     """
     asked: int | None = None
     deadline = time.monotonic() + seconds
@@ -183,21 +184,21 @@ def ask_to_leave(node: Node, store: ReceiptStore, path: str, *, keep_toolkit: bo
 
 
 def _ask(node: Node, store: ReceiptStore, path: str, pid: int, *, keep_toolkit: bool) -> bool:
-    """Leave the request and signal the instance; return False if it was ending, or becoming another program, just then.
+    """Write the request and signal the instance; return False if it was ending or executing another program.
 
     Raises AlreadyRunningError, ConfigurationError.
     """
     process = processes.inspect_process(pid)
     if process is None or not is_installer(node, path, process):
         if locks.holder(node.files, path) != pid:
-            return False  # it left by itself
+            return False  # it ended by itself
         raise AlreadyRunningError(
             f"PID {pid} holds the lock on the PID file, and is not seen here as an installer: it is not signalled",
             path=path,
             hint="run uninstall where it runs, in the same PID namespace (`hostPID: true`); or look at what that "
             "process is, and end it",
         )
-    if store.exists():  # without that folder nothing is installed that the request could be about
+    if store.exists():  # without that folder there is no installation to clean up
         store.require_private()
         try:
             store.leave_request(KEEP if keep_toolkit else REMOVE)
@@ -211,20 +212,20 @@ def _ask(node: Node, store: ReceiptStore, path: str, pid: int, *, keep_toolkit: 
     except ConfigurationError:
         if processes.inspect_process(process.pid) == process:
             raise
-        return False  # it ended, or went to sleep or woke up, which makes another program of it
+        return False  # it ended, fell asleep or woke up: the latter two execute another program
     return True
 
 
 def is_python(process: Process) -> bool:
-    """Tell whether a Python interpreter executes the process, as this program: NVIDIA's is a binary of that name."""
+    """Return whether the process is a Python interpreter, as this program is; NVIDIA's is a binary."""
     return posixpath.basename(process.executable).startswith(_INTERPRETER)
 
 
 def is_installer(node: Node, path: str, process: Process) -> bool:
-    """Tell whether root's process that holds the lock is an installer: by what it executes, and its PID in the file.
+    """Return whether root's lock holder is an installer, by its executable and its PID in the file.
 
-    One that has the lock and has not written its PID yet is told by what it was started as. Its other arguments prove
-    nothing: any program of root's may be called with words like ours.
+    A holder that has not written its PID yet is recognized by the script or module it was started with. Its other
+    arguments prove nothing: any program of root's may have such arguments.
     """
     if posixpath.basename(process.executable) not in _PROGRAMS and not is_python(process):
         return False

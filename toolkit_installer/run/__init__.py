@@ -1,1 +1,1 @@
-"""One run from start to end: converge, wait, converge again, leave."""
+"""A run from start to end: converge, wait, converge again, clean up."""

@@ -1,4 +1,4 @@
-"""Converging: prepare, log what planning remarked, apply, and revert the engines that are not to have handlers now."""
+"""Converging: prepare, log the plan's notes, apply, and revert the engines that no longer get handlers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Converger:
-    """Brings the node to where the settings want it."""
+    """A run's executor, which brings the node to the state that the settings describe."""
 
     def __init__(
         self, settings: Settings, node: Node, store: ReceiptStore, pid_file: PidFile, attention: Attention
@@ -40,12 +40,13 @@ class Converger:
         self._attention = attention
         self.gate = ReloadGate(settings, node)
         self.driver_away = False
-        """No driver is usable, as far as the last look went: files generated for the previous one are kept."""
+        """Whether no driver was usable at the last inspection; files generated for the previous driver are then kept.
+        """
         self.processes: dict[EngineName, Process | None] = {}
-        """The engines' processes before anything was reloaded, as far as they are known."""
+        """The engines' processes before the first reload, as far as they are known."""
 
     def converge(self, receipt: Receipt | None) -> None:
-        """Bring the node to where the settings want it; `receipt` is what was recorded before.
+        """Bring the node to the state that the settings describe; `receipt` is the recorded state.
 
         Raises InstallerError, Stopped.
         """
@@ -56,13 +57,13 @@ class Converger:
         undisturbed(self._converge)
 
     def _converge(self) -> None:
-        """Plan, and carry the plan out. Raises as `converge` does; ChangedMeanwhileError."""
+        """Plan the change and apply it. Raises as `converge` does; ChangedMeanwhileError."""
         seen = self._prepare()
         _say_method(seen)
         _say(seen)
         if seen.receipt is not None and plan_of.is_done(seen.receipt, seen.plan):
             if self._store.lock_fd is None and locked(self._store):
-                # another instance did all that since this one began, when there was no folder to lock, and has ended
+                # another instance did this after this one began without a folder to lock, and has ended
                 self.converge(trust.load(self._node, self._store))
                 return
             self._tidy(seen.receipt)
@@ -86,21 +87,21 @@ class Converger:
         log.get().info("The node is configured", key="configured", folder=seen.plan.toolkit.folder)
 
     def _tidy(self, receipt: Receipt) -> None:
-        """Remove what a run left that was killed when all but that was done, and record the node's own paths.
+        """Remove the leftovers of a run that was killed after its last change, and record the node's own paths.
 
-        An older installer may have recorded its container's. Raises InstallerError.
+        An older installer may have recorded its container's paths. Raises InstallerError.
         """
         other_paths = self._store.has_other_paths(receipt)
         if self._store.is_tidy(receipt) and not other_paths:
             return
-        self._store.prepare()  # which locks: nobody else is about to name them
+        self._store.prepare()  # locks the folder, so that no other instance starts to name these files
         if self._store.load() == receipt:
             if other_paths:
                 self._store.save(receipt, {})
             self._store.tidy(receipt)
 
     def _refuse_strangers(self, receipt: Receipt | None, paths: Iterable[str]) -> None:
-        """Raise ConfigurationError for what is in the way; AlreadyRunningError if it is another instance's, at work."""
+        """Raise ConfigurationError for files in the way; AlreadyRunningError if a running instance owns them."""
         try:
             store.refuse_strangers(self._node, receipt, paths)
         except ConfigurationError:
@@ -108,7 +109,7 @@ class Converger:
             raise
 
     def _retire_others(self, seen: Prepared) -> None:
-        """Revert the engines that are no longer to have the handlers, once the new one serves them."""
+        """Revert the engines that no longer get the handlers, once the new engine serves them."""
         receipt = self._store.load()
         for record in plan_of.superseded(receipt.engines if receipt is not None else (), seen.plan):
             assert receipt is not None  # noqa: S101  # it has the record
@@ -122,9 +123,9 @@ class Converger:
         return EngineReverter(self._node, self._store, self._attention, settings.reload_timeout, settings.asked_of)
 
     def _prepare(self) -> Prepared:
-        """Prepare the change; first revert a file of the same engine that is no longer to have the handlers.
+        """Prepare the change; first revert files of the same engine that no longer get the handlers.
 
-        Raises ReloadPendingError where neither may be done yet.
+        Raises ReloadPendingError if neither is allowed yet.
         """
         seen = self._looked()
         self.gate.require(seen)
@@ -140,7 +141,7 @@ class Converger:
         return seen
 
     def _looked(self) -> Prepared:
-        """Prepare the change, and note what was seen on the way."""
+        """Prepare the change, and store the driver's status and the engines' processes."""
         seen = prepare(self._store.load(), self._settings, self._node, self._store)
         self.driver_away = seen.driver_away
         self.processes = {work.name: work.inspection.process for work in seen.plan.engines}
@@ -148,7 +149,7 @@ class Converger:
 
 
 def _say_method(seen: Prepared) -> None:
-    """Log the method where it was chosen for the node, and why the others were passed over."""
+    """Log which method was chosen automatically, and why the others were not."""
     if seen.target.settings.method is Method.AUTO:
         choice = seen.plan.choice
         over = "; ".join(f"{each.method}: {each.why}" for each in choice.passed_over) or None
@@ -162,7 +163,7 @@ def _say_method(seen: Prepared) -> None:
 
 
 def _say(seen: Prepared) -> None:
-    """Log the plan's notes, dangers and warnings."""
+    """Log the interruption of an earlier run, and the plan's notes, dangers and warnings."""
     if seen.receipt is not None and seen.receipt.state is not State.INSTALLED:
         log.get().warning(
             "An earlier run was interrupted: finishing what it began", key="interrupted-run", state=seen.receipt.state
@@ -177,7 +178,7 @@ def _say(seen: Prepared) -> None:
 
 
 def _say_engine(engine: EngineWork) -> None:
-    """Log what there is to say of one engine's files."""
+    """Log the notes, faults, dangers and kept edits of one engine's files."""
     for note in engine.desired.notes:
         log.get().info(note, key="engine-note", engine=engine.name)
     for fault in engine.desired.faults:
@@ -192,7 +193,7 @@ def _say_engine(engine: EngineWork) -> None:
 
 
 def _security(seen: Prepared) -> tuple[str, ...]:
-    """Return what an engineer should know about the security of a toolkit that is about to change."""
+    """Return warnings about the security of a toolkit that is about to change."""
     work, found = seen.plan.toolkit, seen.target.payload
     if not work.write:
         return ()

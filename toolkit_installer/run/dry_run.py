@@ -1,4 +1,4 @@
-"""What `run` would do, found out without doing it: what it would change, and what would stop it."""
+"""The dry run: what `run` would change, and which error would stop it."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from toolkit_installer.waiting.node_watch import GpuWatch
 
 
 class Foreseen(msgspec.Struct, frozen=True):
-    """What a run would come to. `seen`: None for a node that it would leave alone, as that shows no GPU."""
+    """The result of a dry run. `seen`: None for a node without a GPU, which a run would not change."""
 
     seen: Prepared | None
     stops: InstallerError | None = None
-    """What would stop it before it does any of that."""
+    """The error that would stop the run before it changes anything."""
 
 
 def holder(settings: Settings, node: Node) -> AlreadyRunningError | None:
-    """Return the error with which a run would make way for another one that is at work, None for none."""
+    """Return the error that a run would raise because another installer is running, None if none is."""
     own = node.files.in_folder(settings.pid_file)
     usual = list(map(node.files.in_folder, PID_FILES))
     try:
@@ -41,7 +41,7 @@ def holder(settings: Settings, node: Node) -> AlreadyRunningError | None:
 
 
 def foresee(settings: Settings, node: Node) -> Foreseen:
-    """Return what a run would come to. Raises InstallerError where it would not even know what to do."""
+    """Return what a run would do. Raises InstallerError if it could not plan a change."""
     store = ReceiptStore(node, settings.toolkit.install_dir)
     if GpuWatch(settings, node).leaves_alone(trust.load(node, store)):
         return Foreseen(None)
@@ -54,7 +54,7 @@ def foresee(settings: Settings, node: Node) -> Foreseen:
 
 
 def _require_doable(settings: Settings, node: Node, store: ReceiptStore, seen: Prepared) -> None:
-    """Raise InstallerError where `run` could not do what is planned, or would not be allowed to."""
+    """Raise InstallerError if `run` could not make the planned change, or would not be allowed to."""
     preflight(node, seen.target, seen.facts, seen.plan)
     if not plan_of.is_done(seen.receipt, seen.plan):
         require_recordable(settings, node, store, seen)
@@ -63,8 +63,8 @@ def _require_doable(settings: Settings, node: Node, store: ReceiptStore, seen: P
 
 
 def require_recordable(settings: Settings, node: Node, store: ReceiptStore, seen: Prepared) -> None:
-    """Raise ConfigurationError where the receipt of the change could not be written so that it is read again."""
-    from toolkit_installer.applying.record import Recorder  # noqa: PLC0415  # of what is to be changed alone
+    """Raise ConfigurationError if the receipt of the change could not be written so that it can be read again."""
+    from toolkit_installer.applying.record import Recorder  # noqa: PLC0415  # only for a change
 
     pid_file = node.files.in_folder(settings.pid_file)
     folders = node.files.missing_folders(os.path.dirname(pid_file))

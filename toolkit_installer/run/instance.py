@@ -1,6 +1,6 @@
-"""The end of a run that waited: what it changed is taken back, unless the settings or the DaemonSet want it to stay.
+"""One running instance: converge, wait, inspect again, clean up.
 
-One instance at work: converge, wait, look again, leave.
+At its end, a run that waited reverts its changes, unless the settings or the DaemonSet want them to stay.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class Leaving:
-    """Cleans up, or says why it does not."""
+    """The end of a run: cleans up, or logs why not."""
 
     def __init__(
         self, settings: Settings, node: Node, store: ReceiptStore, pid_file: PidFile, attention: Attention
@@ -49,14 +49,14 @@ class Leaving:
         self._attention = attention
 
     def leave(self, question: Question | None, marker: Marker, telling: Telling) -> None:
-        """Clean up as the settings, a request of `uninstall`, or the answer to `question` say.
+        """Clean up if the settings, a request of `uninstall`, or the answer to `question` demand it.
 
-        What the cluster was told is taken back first: the permission to do so goes with the DaemonSet.
-        Raises InstallerError where the node is still configured, or half-way.
+        The node's status in the cluster is withdrawn first: the permission to do so goes with the DaemonSet. Raises
+        InstallerError if the node is still configured, or half-way.
         """
         telling.leave()
         asked = self._store.take_request() if self._store.exists() else None
-        # first of all: whoever deletes the DaemonSet deletes what lets us ask, too
+        # queried first: the permission to query is deleted together with the DaemonSet
         stays = asked is None and question is not None and self._store.exists() and not question.unwanted()
         marker.clear_before_cleanup()
         receipt = trust.load(self._node, self._store)
@@ -74,9 +74,9 @@ class Leaving:
             self._clean_up(receipt, asked, forgive=asked is not None or question is not None)
 
     def _clean_up(self, receipt: Receipt, asked: bytes | None, *, forgive: bool) -> None:
-        """Take back what the receipt records; `asked` is what `uninstall` asked for. Raises InstallerError.
+        """Revert the changes that the receipt records; `asked` is the request of `uninstall`. Raises InstallerError.
 
-        `forgive`: somebody wants the node reverted, and no crash loop is behind it.
+        `forgive`: an administrator or the cluster wants the node reverted, so no crash loop is behind the cleanup.
         """
         preload.everything()
         from toolkit_installer.revert import uninstall
@@ -102,7 +102,7 @@ class Leaving:
 
 
 class Instance:
-    """One run that holds the locks."""
+    """A run that holds the locks."""
 
     def __init__(self, settings: Settings, node: Node, pid_file: PidFile) -> None:
         self.settings = settings
@@ -111,28 +111,28 @@ class Instance:
         self.store = ReceiptStore(node, settings.toolkit.install_dir)
         self.attention = Attention()
         self._unfinished: Stopped | None = None
-        """A signal stopped the work before it was done."""
+        """The signal that stopped the work before it was done."""
         self._converger = Converger(settings, node, self.store, pid_file, self.attention)
         self._gate = self._converger.gate
         self._watches = Watches(settings, node, self.store, self._converger)
 
     def start(self) -> int:
-        """Converge for the first time, then wait; return the exit code if it is not to wait."""
+        """Converge for the first time, then wait; return the exit code if the run is not to wait."""
         if locked(self.store):
-            self.store.take_request()  # it was meant for a run that is gone
+            self.store.take_request()  # the request was for an earlier run
         self._watches.readiness.marker.prepare()
         with self._stoppable():
             self._watches.telling.prepare()
             if self._watches.question is not None:
                 receipt = trust.load(self.node, self.store)
-                # what a cleanup that was cut short left over is not installed any more
+                # the rest of an interrupted cleanup does not count as installed
                 self._watches.question.ask_at_start(bare=receipt is None or receipt.state is State.REVERTING)
             if not self._watches.is_held():
                 self._converge_or_end()
         return self._go_on()
 
     def _converge_or_end(self) -> None:
-        """Converge, and tell why that failed: nobody does it later. Raises InstallerError, Stopped."""
+        """Converge, and report a failure: no later attempt follows. Raises InstallerError, Stopped."""
         self._watches.look.begin()
         try:
             self._converge_and_note()
@@ -142,20 +142,20 @@ class Instance:
             raise
 
     def _converge_and_note(self) -> None:
-        """Converge, and note that it went well. Raises InstallerError, Stopped."""
+        """Converge, and record the success. Raises InstallerError, Stopped."""
         self.converge()
         outcome.forget(self.node, self.pid_file.path, self.settings.ready_file)
-        # a node without a GPU, or whose driver is away, or whose reload is pending, is to be more than it is
+        # without a GPU, without a driver or with a pending reload, the node is not complete yet
         waits = self._watches.gpus.idle or self._watches.driver_away or self._gate.pending is not None
         self._watches.telling.converged(whole=not waits)
 
     def resume(self, events: Collection[str], remembered: Remembered) -> int:
-        """Go on after the idle process was woken by `events`, a signal's name among them or those of `idling`."""
+        """Continue after `events` woke the idle process: signals' names, or events of `idling`."""
         self._watches.recall(remembered)
         events = frozenset(events)
         if events <= {idling.LATER, idling.BUSY, idling.CHILD}:
             log.only_news(remembered.said)
-        # whatever it was woken for: it is known only once it was looked at again
+        # re-inspect a node without a GPU on every wake-up
         self.attention.again |= self._watches.gpus.idle
         drifted = idling.DRIFT in events and self._drifted()
         if self._watches.failure and not drifted and not events.isdisjoint({idling.DRIFT, idling.ENGINE}):
@@ -183,7 +183,7 @@ class Instance:
         return self._go_on()
 
     def _ask_again(self, *, loudly: bool = False) -> None:
-        """Ask whether the node is wanted, where that is open; what was held back is done once it is."""
+        """Query again whether the node is wanted, if that is unknown; a run no longer held back inspects the node."""
         if self._watches.question is None:
             return
         held = self._watches.question.standing.held
@@ -192,11 +192,11 @@ class Instance:
         self.attention.again |= held and not self._watches.question.standing.held
 
     def _go_on(self) -> int:
-        """Do what the signals so far ask for, then wait for more."""
+        """Handle the pending signals, then wait for more."""
         while self.attention.stop is None:
             again, self.attention.again = self.attention.again, False
             self.attention.take_pending()
-            if self.attention.again:  # somebody asks right now, and is to be answered
+            if self.attention.again:  # a caller requests this inspection: log all its lines
                 log.only_news(())
             if again or self.attention.again:
                 self.attention.again = False
@@ -208,13 +208,13 @@ class Instance:
         with signals.deferred():
             leaving = Leaving(self.settings, self.node, self.store, self.pid_file, self.attention)
             leaving.leave(self._watches.question, self._watches.readiness.marker, self._watches.telling)
-            if self._watches.plugin is not None:  # not before: what asks for devices is not to start without them
+            if self._watches.plugin is not None:  # last, so that no container that requests devices starts without them
                 self._watches.plugin.end()
             return self._exit_code()
 
     @contextlib.contextmanager
     def _stoppable(self) -> Iterator[None]:
-        """Let a signal end the work inside; `_go_on` handles the signal afterwards."""
+        """Let a signal end the work inside the block; `_go_on` handles the signal afterwards."""
         self._unfinished = None
         try:
             yield
@@ -223,9 +223,9 @@ class Instance:
             log.get().info("Stopped before the work was done", key="stopped", signal=stopped.number.name)
 
     def _converge_again(self) -> None:
-        """Converge while waiting: a failure leaves the node as it is recorded, and the wait goes on.
+        """Converge while waiting: after a failure the node stays as recorded, and the run goes on waiting.
 
-        How the node stands then is looked at before anybody is told: it may serve as it did.
+        The node's status is inspected before the failure is reported: the engines may still serve the handlers.
         """
         self._watches.look.begin()
         if self._watches.is_held():
@@ -238,10 +238,10 @@ class Instance:
                     )
                 )
                 return
-            self.attention.again = False  # it is done right now
+            self.attention.again = False  # the inspection begins now
         try:
             with self._stoppable():
-                # one that came since this run began: at its start, the run has looked before it locked the PID files
+                # finds installers started since; the start checked this before it locked the PID files
                 other_installer.refuse(self.node, self.settings.toolkit.install_dir)
                 self._converge_and_note()
         except InstallerError as error:
@@ -253,7 +253,7 @@ class Instance:
             log.get().error("Could not converge: the wait goes on", key="failed-to-converge", reason=str(error))
 
     def _marked(self) -> bool:
-        """Write or remove the ready file, as the engines serve; return False if a signal came, which stays pending.
+        """Write or remove the ready file by the engines' status; return False if a signal came, which stays pending.
 
         A node that may not be changed yet is not ready.
         """
@@ -286,7 +286,7 @@ class Instance:
         return True
 
     def _looked_at_plugin(self) -> bool:
-        """Learn how the NRI plugin stands, if it is served; return False if a signal came, which stays pending."""
+        """Update the status of an NRI plugin that is served; return False if a signal came, which stays pending."""
         plugin = self._watches.plugin
         if plugin is None:
             return True
@@ -299,7 +299,7 @@ class Instance:
         return True
 
     def converge(self) -> None:
-        """Bring the node to where the settings want it. Raises InstallerError, Stopped."""
+        """Bring the node to the state that the settings describe. Raises InstallerError, Stopped."""
         self._watches.driver.renew()
         receipt = trust.load(self.node, self.store)
         if self._watches.gpus.leaves_alone(receipt):
@@ -308,7 +308,7 @@ class Instance:
         if self._watches.plugin is not None:
             self._watches.plugin.begin()
         if receipt is None:
-            self._watches.readiness.marker.clear()  # of a node that had no GPU
+            self._watches.readiness.marker.clear()  # left from when the node had no GPU
         self._watches.telling.begin(receipt)
         self._watches.looked_at, self._watches.failure = machine.now(), ""
         try:
@@ -331,7 +331,7 @@ class Instance:
             )
 
     def _drifted(self) -> bool:
-        """Look at the managed files; tell whether any was changed, or a signal came, which stays pending."""
+        """Check the managed files; return whether any was changed, or a signal came, which stays pending."""
         try:
             with signals.interruptible():
                 changed = self._watches.drift.look(trust.load_if_usable(self.node, self.store))
@@ -342,9 +342,9 @@ class Instance:
         return changed
 
     def _look_at_failure(self) -> None:
-        """Converge again after a failure: its cause may be gone, now that a file was changed or an engine started.
+        """Converge again after a failure: a changed file or a started engine may have removed its cause.
 
-        Files whose drift is only to be reported are not repaired by the way.
+        Does nothing while there is drift that is only to be reported: converging would repair it.
         """
         receipt = trust.load_if_usable(self.node, self.store)
         if self.settings.on_drift is OnDrift.REPAIR or not memory.drifted(self.node, receipt):
@@ -354,7 +354,7 @@ class Instance:
     def _look_for_driver(self, why: str) -> None:
         """Converge again, unless that would repair files whose drift is only to be reported.
 
-        A root that was named is looked at, and no more: what is installed does not depend on it.
+        A named driver root is only inspected: the installed files do not depend on it.
         """
         if self._watches.driver.named:
             self._see_driver(self._watches.driver.renew)
@@ -376,7 +376,7 @@ class Instance:
             self.attention.again = True
 
     def _see_driver(self, look: Callable[[], None]) -> bool:
-        """Look at the driver; tell whether it was looked at, and no signal came, which stays pending."""
+        """Inspect the driver; return False if a signal interrupted that, which stays pending."""
         try:
             look()
         except Stopped as stopped:
@@ -385,12 +385,12 @@ class Instance:
         return True
 
     def _wait(self) -> None:
-        """Become the idle process. Returns only for a file that was changed since it was written, and for a signal."""
+        """Become the idle process; return only if a file was changed since it was written, or for a signal."""
         if not self._watches.gpus.idle and not self._see_driver(self._watches.driver.look_first):
             return
         receipt = trust.load_if_usable(self.node, self.store)
         managed = self._watches.drift.watched(receipt)
-        # looked at after its identity was taken: whatever is changed from here on, the idle process sees
+        # checked after the identities were taken: the idle process sees every later change
         put_off = self._gate.pending is not None and self.settings.on_drift is OnDrift.REPAIR
         if managed and not self._watches.drift.told and not put_off and self._drifted():
             return
@@ -401,7 +401,7 @@ class Instance:
         services.ready("waiting for the driver" if self._watches.driver_away else "waiting for signal")
         later, within = self._watches.later()
         remembered = self._watches.remembered(later=later)
-        # once a change was reported, the next is looked for every 30 s: whoever writes all the time wakes nobody
+        # after a reported change, poll every 30 s: a program that writes all the time must not wake the run
         folders = [] if self._watches.drift.told else self._watches.drift.folders(receipt)
         wait.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=later, within=within, folders=folders)
 

@@ -1,8 +1,8 @@
-"""What a change of the node may need is imported before the change begins.
+"""Preload of the modules that a change of the node may need, before the change begins.
 
-A start imports what it needs at once, and leaves the rest: most find nothing to do. But half-way through a change the
-program's own files may be gone, with an image that is removed or a disk that fails, and what was to be imported then
-would leave the node as it is at that instant. So whoever is about to change something calls `everything` first.
+A start imports only what most runs need: most find nothing to do. But half-way through a change the program's own files
+may vanish, with an image that is removed or a disk that fails, and a failed import would leave the node half changed.
+So every caller that is about to change something first imports the rest here.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from toolkit_installer.engines import registry
 from toolkit_installer.settings import EngineName
 
 _OTHERS = (
-    "encodings.ascii",  # of what the kernel tells of open files; Python loads these when they are named
-    "encodings.unicode_escape",  # of what others wrote, in a log line
-    "encodings.utf_8_sig",  # of the payload's config.toml
-    "importlib.util",  # of what starts the idle process, and the one that serves metrics
-    "traceback",  # what log.py says of an exception
-    "tomlkit.exceptions",  # what config.toml is written with
+    "encodings.ascii",  # decodes the kernel's entries for open files; Python loads codecs on first use
+    "encodings.unicode_escape",  # escapes other programs' text in a log line
+    "encodings.utf_8_sig",  # decodes the payload's config.toml
+    "importlib.util",  # used to start the idle process, and the metrics process
+    "traceback",  # formats an exception in log.py
+    "tomlkit.exceptions",  # used to write config.toml
 )
-"""What functions import of other packages. A unit test holds this to all functions of the program."""
+"""Modules of other packages that functions import late. A unit test holds this to all functions of the program."""
 
 _OF_CHILDREN = frozenset(
     f"toolkit_installer.{name}"
@@ -38,7 +38,7 @@ _OF_CHILDREN = frozenset(
         "waiting.plugin_process",
     )
 )
-"""Programs of their own: the first bring gRPC along, whose threads are not for the process that starts programs."""
+"""Modules of child processes: the first import gRPC, whose threads must stay out of a process that starts programs."""
 
 _OF_OTHER_COMMANDS = {
     "cli": (
@@ -68,7 +68,7 @@ _OF_OTHER_COMMANDS = {
 OF_OTHER_COMMANDS = frozenset(
     f"toolkit_installer.{room}.{name}" for room, names in _OF_OTHER_COMMANDS.items() for name in names
 ) | {"toolkit_installer.fleet"}
-"""What commands that change nothing are made of: no other module imports any of these."""
+"""Modules of commands that change nothing: no other module imports any of these."""
 
 CHOSEN_BEFORE = {
     "toolkit_installer.kubernetes.": "toolkit_installer.kubernetes.client",
@@ -77,31 +77,32 @@ CHOSEN_BEFORE = {
     "toolkit_installer.waiting.plugin.": "toolkit_installer.waiting.plugin",
     "toolkit_installer.waiting.child_process.": "toolkit_installer.waiting.child_process",
 }
-"""What a run asks the cluster with, and whom it tells what it does, are made before it looks at the node (`Instance`).
+"""Modules that query the cluster or report to it: `Instance` imports those it needs before it inspects the node.
 
-Where the module on the right was not imported by then, nobody is asked or told, and nothing on the left is used.
+If the module on the right was not imported by then, the run neither queries nor reports, and does not need the modules
+that begin with the prefix on the left.
 """
 
 _OF_THE_PLUGIN = "toolkit_installer.nri."
-"""What the engine asks of a plugin changes nothing of the node."""
+"""The modules that answer the engine's requests to a plugin: they change nothing on the node."""
 
 _JSON = "toolkit_installer.documents.json_"
-"""What the files of the engines in APART are written with, and no other's."""
+"""The module that writes the files of docker and CRI-O, and of no other engine."""
 
 APART = (EngineName.DOCKER, EngineName.CRIO)
-"""The engines of whose packages nothing is imported but for their own sake; containerd's files others look at too."""
+"""The engines whose packages are imported for that engine alone; containerd's files are inspected for others too."""
 
 _BY_NAME = _OF_CHILDREN | OF_OTHER_COMMANDS
 _SUFFIXES = ("py", "pyc")
-"""Of a module's file. A package may have been stripped of what its bytecode was made of."""
+"""File name extensions of modules. A package may contain bytecode alone, without its sources."""
 
 
 @functools.cache
 def everything(engines: frozenset[EngineName] | None = None) -> None:
-    """Import all of this program that a change may need, and what its functions import late. Changes nothing.
+    """Import every module of this program that a change may need, and the late imports of functions. Changes nothing.
 
-    `engines` are those that may have to be asked, None where that is not known: what docker is asked with takes a third
-    of a first install, and no other engine needs it.
+    `engines` are the engines that may have to be queried, None if unknown: docker's client takes a third of a first
+    install, and no other engine needs it.
     """
     log.set_up()
     others = [name for name in APART if engines is not None and name not in engines]
@@ -120,9 +121,9 @@ def everything(engines: frozenset[EngineName] | None = None) -> None:
 
 
 def _modules(folder: str, package: str) -> Iterator[str]:
-    """Yield the names of all modules of a package, which is in this folder, by the files that they are in.
+    """Yield the names of all modules of the package in `folder`, by their file names.
 
-    pkgutil.walk_packages does the same for every kind of package, and takes a thirtieth of a first install for it.
+    pkgutil.walk_packages handles every kind of package, but takes a thirtieth of a first install.
     """
     with os.scandir(folder) as found:
         entries = sorted(found, key=lambda entry: entry.name)
@@ -135,7 +136,7 @@ def _modules(folder: str, package: str) -> Iterator[str]:
 
 
 def _left_out(others: Collection[EngineName]) -> Iterator[str]:
-    """Yield what the names begin with, a dot behind each, of the modules that are not needed: `others` are engines."""
+    """Yield the name prefixes, each ending in a dot, of modules that are not needed: `others` are unused engines."""
     yield _OF_THE_PLUGIN
     yield from (f"toolkit_installer.engines.{name}." for name in others)
     if len(others) == len(APART):

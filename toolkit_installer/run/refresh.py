@@ -20,7 +20,8 @@ from toolkit_installer.waiting import wait
 
 _PAUSE_SECONDS = 0.05
 _INTERPRETER = "python"
-"""How the name of what executes this installer begins, asleep and awake; NVIDIA's own is a program by itself."""
+"""Prefix of the name of this installer's executable, idle or at work; NVIDIA's installer is an executable of its own.
+"""
 _ELSEWHERE = (
     "`toolkit-installer run` starts one; one in another container is seen only from the same PID namespace: "
     "`kubectl exec` into its pod, or `docker exec` into its container; and --node-root has to be the one of that run"
@@ -28,15 +29,14 @@ _ELSEWHERE = (
 
 
 class NobodyWaitsError(ConfigurationError):
-    """No run waits on the node that could inspect it."""
+    """No waiting run on the node could inspect it."""
 
 
 def refresh(node: Node, paths: Iterable[str], seconds: float, *, installed: bool) -> LookOutcome:
     """Make the run that holds one of the PID files at `paths` inspect the node; return the outcome.
 
-    The outcome is that of an inspection that began after this request. Raises NobodyWaitsError if no run waits, or if
-    it ends meanwhile; AlreadyRunningError if what holds the file is another program, is stopped, or gives no answer
-    within `seconds`.
+    The inspection began after this request. Raises NobodyWaitsError if no run waits, or if it ends meanwhile;
+    AlreadyRunningError if the holder of the file is another program, is stopped, or does not answer within `seconds`.
     """
     deadline = machine.monotonic() + seconds
     path, pid = _holder(node, paths, installed=installed)
@@ -47,7 +47,7 @@ def refresh(node: Node, paths: Iterable[str], seconds: float, *, installed: bool
     except OSError as error:
         raise NodeError.of(error, path, "open the process that holds it") from error
     try:
-        # the descriptor pins the PID: it is no other process's from here on
+        # the descriptor pins the PID: no other process can take it from here on
         asked = machine.now()
         requested = _request(node, path, pid, pidfd, deadline)
         while True:
@@ -71,7 +71,7 @@ def refresh(node: Node, paths: Iterable[str], seconds: float, *, installed: bool
 
 
 def _holder(node: Node, paths: Iterable[str], *, installed: bool) -> tuple[str, int]:
-    """Return the PID file that is held, and the PID of its holder. Raises NobodyWaitsError, NodeError."""
+    """Return the path of the PID file that is held, and its holder's PID. Raises NobodyWaitsError, NodeError."""
     tried = list(dict.fromkeys(paths))
     for path in tried:
         if (pid := locks.holder(node.files, path)) is not None:
@@ -81,7 +81,7 @@ def _holder(node: Node, paths: Iterable[str], *, installed: bool) -> tuple[str, 
 
 
 def _request(node: Node, path: str, pid: int, pidfd: int, deadline: float) -> float:
-    """Signal the run; return when that was done, in seconds since the boot. Raises as `refresh` does."""
+    """Signal the run; return the time of the signal, in seconds since the boot. Raises as `refresh` does."""
     while True:
         process = processes.inspect_process(pid)
         if _has_ended(pidfd) or locks.holder(node.files, path) != pid:
@@ -92,9 +92,9 @@ def _request(node: Node, path: str, pid: int, pidfd: int, deadline: float) -> fl
             log.get().info("Asking the waiting run to look again", key="requesting-look", pid=pid)
             requested = machine.boot_seconds()
             if processes.inspect_process(pid) != process:
-                continue  # it fell asleep or woke up, which makes another program of it
+                continue  # the run became idle or woke up, which changes its program
             try:
-                # by the descriptor, also for PID 1, which a run is in a container of its own: it is one by all signs
+                # by the descriptor, also for PID 1, which a run is in its own container: the checks above identified it
                 node.calls.signal(pidfd, signal.SIGHUP)
             except ProcessLookupError as error:
                 raise _ended(pid, path) from error
@@ -112,7 +112,7 @@ def _request(node: Node, path: str, pid: int, pidfd: int, deadline: float) -> fl
 
 
 def _refuse_others(node: Node, path: str, process: Process) -> None:
-    """Raise AlreadyRunningError if the lock's holder is no run of this program that takes SIGHUP for a request."""
+    """Raise AlreadyRunningError unless the lock's holder is a run of this program that takes SIGHUP as a request."""
     name = os.path.basename(process.executable)
     if not uninstall.is_installer(node, path, process):
         what = f"PID {process.pid} holds the lock on the PID file, and is not seen here as an installer"
@@ -128,10 +128,10 @@ def _refuse_others(node: Node, path: str, process: Process) -> None:
 
 
 def _takes_signal(pid: int) -> bool:
-    """Tell whether a run takes SIGHUP for a request: it blocks it while at work, and awaits it while idle.
+    """Return whether a run takes SIGHUP as a request: it blocks the signal at work, and awaits it while idle.
 
-    A signal that is awaited does not count as blocked (sigtimedwait(2)). The state is looked for twice: a run that is
-    at work at the first look may be idle at the second.
+    A signal that is awaited does not count as blocked (sigtimedwait(2)). The state is checked twice: a run that is at
+    work at the first check may be idle at the second.
     """
     is_idle = wait.of_instance
     return is_idle(pid) is not None or trust.blocks(pid, signal.SIGHUP) or is_idle(pid) is not None

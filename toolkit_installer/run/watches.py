@@ -1,4 +1,4 @@
-"""What a run looks after while it waits: what the idle process is to watch, and what is to be known again then."""
+"""What a waiting run watches: the paths for the idle process, and the state that it saves over its sleep."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 
 class Watches:
-    """Of one run. Each part watches something of its own; this is what all of them have in common with a sleep."""
+    """All watches of one run, with their common steps before and after a sleep."""
 
     def __init__(self, settings: Settings, node: Node, store: ReceiptStore, converger: Converger) -> None:
         self.question: Question | None = None
-        """Whether the node is wanted, where somebody is to be asked."""
+        """The query whether the node is wanted, None if the settings name no cluster."""
         if settings.cluster is not None:
-            from toolkit_installer.kubernetes.wanted import Question  # noqa: PLC0415  # few runs ask
+            from toolkit_installer.kubernetes.wanted import Question  # noqa: PLC0415  # few runs query
 
             self.question = Question(settings.cluster)
         self.plugin: PluginWatch | None = None
-        """The NRI plugin, where it is to be served."""
+        """The NRI plugin's watch, None if no plugin is served."""
         if settings.nri is not None:
             from toolkit_installer.waiting.plugin import PluginWatch  # noqa: PLC0415  # few runs serve it
 
@@ -48,23 +48,23 @@ class Watches:
         self.look = LookRecorder()
         self.tries = 0
         self.looked_at, self.failure = 0.0, ""
-        """When the node was last brought to where it should be, and why that failed (`Remembered`)."""
+        """When the run last converged, and why that failed (`Remembered`)."""
         self._converger = converger
         self._gate = converger.gate
         self._command: tuple[str, ...] = ()
-        """What the program was started with at first; empty: this is the first time."""
+        """The command line of the program's first start; empty during that first start."""
 
     def is_held(self) -> bool:
-        """Tell whether the API server has yet to allow any change of the node."""
+        """Return whether the API server has yet to allow any change of the node."""
         return self.question is not None and self.question.standing.held
 
     @property
     def driver_away(self) -> bool:
-        """Whether no driver is usable, as far as the last look went."""
+        """Whether no driver was usable at the last inspection."""
         return self._converger.driver_away or self.driver.away
 
     def recall(self, remembered: Remembered) -> None:
-        """Know again what the process before the idle one knew."""
+        """Restore the state that the process before the idle process saved."""
         if self.question is not None:
             self.question.recall(remembered.standing, remembered.answered)
         self.driver.recall(remembered)
@@ -79,9 +79,9 @@ class Watches:
             self.plugin.recall(remembered.plugin)
 
     def settled(self) -> bool:
-        """Tell whether the run may sleep: the plugin's process has said nothing new, and wakes it if it does later.
+        """Return whether the run may sleep: the plugin reported nothing new, and its next report wakes the run.
 
-        To be asked last of all.
+        To be called last of all.
         """
         if self.plugin is None:
             return True
@@ -89,7 +89,7 @@ class Watches:
         return self.plugin.settle()
 
     def watched(self, receipt: Receipt | None) -> list[tuple[str, str, str]]:
-        """Return what the idle process is to look at beside the managed files: event, path, identity."""
+        """Return the paths that the idle process watches besides the managed files: event, path, identity."""
         return [
             *self.readiness.watched(receipt, self._converger.processes),
             *((idling.DRIVER, *each) for each in self.driver.watched),
@@ -99,7 +99,7 @@ class Watches:
         ]
 
     def later(self) -> tuple[bool, float | None]:
-        """Return whether something is to be found out that nothing tells, and in how many seconds at most it is due."""
+        """Return whether the run must poll for something, and in how many seconds at most that is due."""
         opens = self._gate.seconds()
         unknown = self.driver_away or (self.question is not None and not self.question.standing.wanted)
         unknown |= self.readiness.stopped or self.telling.owes or (self.plugin is not None and self.plugin.owes)
@@ -107,7 +107,7 @@ class Watches:
         return unknown, opens
 
     def remembered(self, *, later: bool) -> Remembered:
-        """Return what is to be known again; `later`: something is still to be found out, and the tries are counted."""
+        """Return the state to save; `later`: the run polls for something, so that its tries are counted."""
         return Remembered(
             driver=self.driver.watched,
             driver_away=self.driver_away,

@@ -1,1 +1,1 @@
-"""The toolkit: what the payload holds, what is installed of it, and how it is configured. All of it is pure."""
+"""The toolkit: the payload's files, the files that are installed, and their configuration. Pure."""

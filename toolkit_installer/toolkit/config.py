@@ -1,4 +1,4 @@
-"""The toolkit's own config.toml: the payload's, comments kept, with what this installation must say."""
+"""The toolkit's config.toml: the payload's file, comments kept, with the values of this installation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ spec-dirs = ["/etc/cdi", "/var/run/cdi"]
 [nvidia-container-runtime.modes.csv]
 mount-spec-path = "/etc/nvidia-container-runtime/host-files-for-container.d"
 """
-"""Where the payload brings no config.toml: the toolkit's built-in defaults, those that every release understands."""
+"""The template if the payload has no config.toml: those of the toolkit's built-in defaults that every release knows."""
 
 _LINE = r"\(at line (\d+), column \d+\)"
 
@@ -43,9 +43,9 @@ _LINE = r"\(at line (\d+), column \d+\)"
 def recipe(
     payload: Payload, settings: ToolkitSettings, toolkit_folder: str, low_level: Sequence[str], driver_root: str
 ) -> str:
-    """Return the SHA-256 of all that `text` makes its result of, this release of the installer among it.
+    """Return the SHA-256 of all inputs of `text`, including this installer's version.
 
-    What a recipe gave once need not be made again: tomlkit, which makes it, takes a tenth of a start.
+    Callers cache results of `text` by it: importing tomlkit, which `text` needs, takes a tenth of a start.
     """
     programs = sorted(payload.executables)
     parts = (__version__, payload.config, programs, settings, toolkit_folder, tuple(low_level), driver_root)
@@ -57,8 +57,8 @@ def text(
 ) -> bytes:
     """Return the config.toml for an installation of `payload` in `toolkit_folder` on the node.
 
-    `low_level` are the low-level runtimes to use, best first (`low_level.choose`), `driver_root` is where the node has
-    the driver. The same arguments give the same bytes.
+    `low_level` are the low-level runtimes, best first (`payload.choose_low_level`), `driver_root` is the driver's root
+    on the node. The same arguments return the same bytes.
 
     Raises PayloadError if the payload's config.toml is broken, naming file and line.
     """
@@ -66,14 +66,14 @@ def text(
     source = _decoded(template, payload.config_path)
     before = _parsed(source, payload.config_path)
     root = posixpath.normpath(driver_root)
-    # the template's name for it: Ubuntu's /sbin/ldconfig is a script around ldconfig.real
+    # as the template names it: Ubuntu's /sbin/ldconfig is a script around ldconfig.real
     template_says = posixpath.basename(str(lookup(before, (CLI, "ldconfig"))))
     ldconfig = "ldconfig.real" if template_says == "ldconfig.real" else "ldconfig"
     driver = {"root": root, "ldconfig": "@" + posixpath.join(root, "sbin", ldconfig)}
     changes = _changes(payload, settings, toolkit_folder, low_level, driver)
     _check_tables(before, changes, payload.config_path)
     wanted = apply(before, changes)
-    # tomlkit is for writing alone: whoever only names the file does without
+    # only this function needs tomlkit: other users of the module do not import it
     with lazy.deferred_patterns():
         import tomlkit.exceptions  # noqa: PLC0415
 
@@ -91,7 +91,7 @@ def text(
 def _changes(
     payload: Payload, settings: ToolkitSettings, folder: str, low_level: Sequence[str], driver: dict[str, str]
 ) -> tuple[Set, ...]:
-    """Return what the config.toml must say, in the order in which new keys are written; `driver`: where that lies."""
+    """Return the values to set, in the order in which new keys are written; `driver` has its root and ldconfig."""
     runtime, cli, hook = RUNTIMES[0], CLI, HOOK
     cdi = (runtime, "modes", "cdi")
     always: list[tuple[tuple[str, ...], Any]] = [
@@ -133,14 +133,14 @@ def _parsed(source: str, path: str) -> Table:
         return tomllib.loads(source)
     except tomllib.TOMLDecodeError as error:
         place = re.search(_LINE, str(error))
-        line = int(place[1]) if place else source.count("\n") + 1  # otherwise: at the end of the document
+        line = int(place[1]) if place else source.count("\n") + 1  # no line: at the end of the document
         raise PayloadError(f"is not TOML: {error}", path=path, line=line) from error
     except RecursionError as error:
         raise PayloadError("is nested too deeply", path=path) from error
 
 
 def _check_tables(before: Table, changes: Sequence[Set], path: str) -> None:
-    """Refuse a template that has something else where a table belongs, or a table where a value belongs."""
+    """Raise PayloadError if the template has a value where a table belongs, or a table where a value belongs."""
     for change in changes:
         for depth in range(1, len(change.path) + 1):
             value = lookup(before, change.path[:depth])

@@ -1,6 +1,6 @@
-"""What a payload holds, found by the names and folders that the toolkit's packages use.
+"""The payload's files, found by the names and folders of the toolkit's packages, and the choice of low-level runtimes.
 
-The low-level runtimes: what runs a container in the end, and what stands in for the NVIDIA runtime in need.
+A low-level runtime runs the container for the NVIDIA runtime, and replaces the NVIDIA runtime if that cannot run.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from toolkit_installer.settings import ToolkitSettings
 RUNTIMES = ("nvidia-container-runtime", "nvidia-container-runtime.cdi", "nvidia-container-runtime.legacy")
 HOOK = "nvidia-container-runtime-hook"
 HOOK_2021 = "nvidia-container-toolkit"
-"""The hook's own name before 1.10; a symlink to HOOK since."""
+"""The hook's own name before toolkit 1.10; a symlink to HOOK since."""
 CLI = "nvidia-container-cli"
 CTK = "nvidia-ctk"
 CDI_HOOK = "nvidia-cdi-hook"
@@ -33,38 +33,38 @@ _HINT = "give --toolkit-source-root the folder that has usr/bin/nvidia-container
 
 _ELF_MAGIC = b"\x7fELF"
 _ELF_HEAD = 20
-"""Bytes of a file that tell its architecture: e_machine is at offset 18 (ELF specification, "ELF Header")."""
+"""Bytes to read for a file's architecture: e_machine is at offset 18 (ELF specification, "ELF Header")."""
 _ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
 
 
 class SourceTree(Protocol):
     """The files below a payload's root.
 
-    Paths are absolute, `/` being the payload's root; symlinks are followed as chroot would follow them, and never out
-    of the root. A question about what is not there is answered (False, or an empty list), not refused.
+    Paths are absolute, `/` being the payload's root; symlinks are followed as under chroot, never out of the root.
+    Checks of absent files return False, listings of absent folders an empty list.
     """
 
     def is_file(self, path: str) -> bool:
-        """Tell whether `path` leads to a regular file. A dangling or looping symlink does not."""
+        """Return whether `path` leads to a regular file. A dangling or looping symlink does not."""
 
     def is_executable(self, path: str) -> bool:
-        """Tell whether `path` leads to a regular file with an execute bit."""
+        """Return whether `path` leads to a regular file with an execute bit."""
 
     def canonical(self, path: str) -> str:
-        """Return the path of the file that `path` leads to, free of symlinks. Asked only of what is a file."""
+        """Return the path of the file that `path` leads to, free of symlinks; `path` must lead to a file."""
 
     def read(self, path: str, limit: int = -1) -> bytes:
-        """Return the first `limit` bytes of a file, all of them if `limit` is negative. Asked only of what is a file.
+        """Return the first `limit` bytes of a file, all if `limit` is negative; `path` must lead to a file.
 
         Raises InstallerError if the file cannot be read.
         """
 
     def list(self, path: str) -> list[str]:
-        """Return the names in a folder, dangling symlinks included; nothing if there is no such folder."""
+        """Return the names in a folder, dangling symlinks included; an empty list if there is no such folder."""
 
 
 class Library(msgspec.Struct, frozen=True):
-    """A shared library: `soname` is what programs ask for, `name` the (versioned) file's own, `source` its path."""
+    """A shared library: the `soname` that programs load, the `name` of the (versioned) file, and its path `source`."""
 
     soname: str
     name: str
@@ -72,12 +72,12 @@ class Library(msgspec.Struct, frozen=True):
 
 
 class Payload(msgspec.Struct, frozen=True):
-    """The files of a payload by role. Sources are paths beneath the payload's root, free of symlinks."""
+    """The files of a payload by role. Sources are paths below the payload's root, free of symlinks."""
 
     root: str
-    """Where the payload is, as the installer sees it; for messages."""
+    """The payload's folder, as the installer sees it; for messages."""
     programs: tuple[tuple[str, str], ...]
-    """(installed name, source) of each program, the hook under its own name only."""
+    """(installed name, source) of each program; the hook only under the name `hook`."""
     libraries: tuple[Library, ...]
     hook: str
     """The name under which the hook is installed: HOOK, or HOOK_2021. The other one becomes a symlink to it."""
@@ -86,21 +86,21 @@ class Payload(msgspec.Struct, frozen=True):
 
     @property
     def executables(self) -> frozenset[str]:
-        """The names that can be run once this is installed, the hook's both names among them."""
+        """The names that can be run once the payload is installed, including both names of the hook."""
         return frozenset({name for name, _ in self.programs} | {HOOK, HOOK_2021})
 
     @property
     def config_path(self) -> str:
-        """Where the config.toml came from, as the installer sees it; for messages."""
+        """The path of the payload's config.toml, as the installer sees it; for messages."""
         return _shown(self.root, CONFIG)
 
 
 def source_root(given: str | None, package_type: str, node_has_rpm: bool, exists: Callable[[str], bool]) -> str:  # noqa: FBT001 - an observation, not a switch
-    """Return the folder that the payload is taken from, as the installer sees it.
+    """Return the payload's folder, as the installer sees it.
 
-    `given` (--toolkit-source-root) is used as it is, if there is such a folder. Otherwise `package_type` says which of
-    the image's two: "auto" prefers rpm where the node has /usr/bin/rpm, and takes the other one if the image has only
-    that.
+    `given` (--toolkit-source-root) is used as it is, if there is such a folder. Otherwise `package_type` selects one of
+    the image's two: "auto" prefers rpm if the node has /usr/bin/rpm, deb if not, and takes the other if the image lacks
+    the preferred one.
 
     Raises PayloadError if there is no such folder.
     """
@@ -117,10 +117,10 @@ def source_root(given: str | None, package_type: str, node_has_rpm: bool, exists
 
 
 def find_payload(tree: SourceTree, root: str, machine: str | None = None) -> Payload:
-    """Return what the payload below `root` holds.
+    """Return the files of the payload below `root`.
 
-    `machine` is the node's architecture as uname says it ("x86_64", "aarch64"); ELF files for another one are
-    refused. None: not checked.
+    `machine` is the node's architecture as uname prints it ("x86_64", "aarch64"): ELF files for another architecture
+    count as damaged. None: not checked.
 
     Raises PayloadError that lists every required file that is missing and every file that is damaged.
     """
@@ -137,17 +137,17 @@ def find_payload(tree: SourceTree, root: str, machine: str | None = None) -> Pay
 
 
 class _Search(msgspec.Struct, frozen=True):
-    """One look through a payload; what is wrong is collected, so that one message can tell it all."""
+    """A search of a payload that collects all problems, so that one message can list them."""
 
     tree: SourceTree
     root: str
     machine: str | None
     problems: list[str] = msgspec.field(default_factory=list)
     names: dict[str, list[str]] = msgspec.field(default_factory=dict)
-    """Of each folder that was looked into."""
+    """The names in each folder that was listed."""
 
     def hook(self) -> tuple[str, str | None]:
-        """Return the hook's own name and source: one of the two names may be missing, or a symlink to the other."""
+        """Return the hook's own name and source; one of its two names may be missing, or a symlink to the other."""
         current, old = (self._present(name, PROGRAM_FOLDERS) for name in (HOOK, HOOK_2021))
         if not current and not old:
             self._missing(f"{HOOK} (or {HOOK_2021})", PROGRAM_FOLDERS)
@@ -174,7 +174,7 @@ class _Search(msgspec.Struct, frozen=True):
         return self.tree.read(CONFIG)
 
     def located(self, name: str, folders: Iterable[str]) -> str | None:
-        """Return the first sound file's source; None if it is absent (noted if required) or damaged (always noted)."""
+        """Return the first sound file's source; None if absent (a problem if required) or damaged (a problem)."""
         faults = []
         for path in self._present(name, folders):
             fault = self._fault(path, program=folders == PROGRAM_FOLDERS)
@@ -199,7 +199,7 @@ class _Search(msgspec.Struct, frozen=True):
         self.problems.append(f"{name} is missing (looked in {', '.join(_shown(self.root, f) for f in folders)})")
 
     def _fault(self, path: str, *, program: bool) -> str | None:
-        """Return what is wrong with a file that is there, or None."""
+        """Return the fault of an existing file, or None."""
         if not self.tree.is_file(path):
             return "is not a regular file, or a symlink to nothing"
         if program and not self.tree.is_executable(path):
@@ -221,7 +221,7 @@ def _shown(root: str, path: str) -> str:
 
 
 def library_release(names: Iterable[str]) -> str | None:
-    """Return the toolkit's release as the name of its library has it, None where none of the files is that library."""
+    """Return the toolkit's release from its library's file name, None if no name is that of the library."""
     found = (re.fullmatch(_LIBRARY, name) for name in names)
     return next((match[1] for match in found if match), None)
 
@@ -230,17 +230,17 @@ _LIBRARY = r"libnvidia-container\.so\.(\d++\.\d++\.\d++.*)"
 
 
 BUILT_IN_RUNTIME: Final = "runc"
-"""What docker and containerd run where their files say nothing."""
+"""The runtime of docker and containerd if their files name none."""
 
 
 LOW_LEVEL_RUNTIMES: Final = (BUILT_IN_RUNTIME, "crun")
 
 
 def choose_low_level(settings: ToolkitSettings, engines: Sequence[str], toolkit_folder: str) -> tuple[str, ...]:
-    """Return the low-level runtimes to use, best first: the user's own list, or the engine's and then the usual ones.
+    """Return the low-level runtimes, best first: the user's list, or the engine's runtimes and LOW_LEVEL_RUNTIMES.
 
-    An engine's runtime that is the NVIDIA runtime itself, left by an older installation, is passed over: it would run
-    itself for ever. Raises UsageError where the user asks for that, or for what is neither path nor name.
+    An engine's runtime that is the NVIDIA runtime itself, left by an older installation, is skipped: it would run
+    itself for ever. Raises UsageError if the user's list has the NVIDIA runtime, or an entry that is no path or name.
     """
     for runtime in settings.low_level_runtimes:
         if not is_usable_runtime(runtime):
@@ -260,12 +260,12 @@ def choose_low_level(settings: ToolkitSettings, engines: Sequence[str], toolkit_
 
 
 def is_usable_runtime(runtime: str) -> bool:
-    """Tell whether `runtime` is an absolute path, or a name that can be looked for in PATH."""
+    """Return whether `runtime` is an absolute path, or a name that can be searched for in PATH."""
     return bool(runtime) and runtime.isprintable() and ("/" not in runtime or posixpath.isabs(runtime))
 
 
 def is_nvidia_runtime(runtime: str, toolkit_folder: str) -> bool:
-    """Tell whether a runtime is one of ours, in this folder or in another one, with or without its wrapper."""
+    """Return whether a runtime is the toolkit's own, in this folder or another, with or without its wrapper."""
     if posixpath.basename(runtime).removesuffix(".real") in RUNTIMES:
         return True
     return posixpath.dirname(posixpath.normpath(runtime)) == posixpath.normpath(toolkit_folder)

@@ -1,4 +1,4 @@
-"""What the user should know about the safety of what is being installed."""
+"""Warnings about the security of the payload and of its configuration."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ FIXES: Final[tuple[tuple[Version, str], ...]] = (
     ((1, 17, 4), "CVE-2025-23359"),
     ((1, 17, 8), "CVE-2025-23266"),
 )
-"""The releases that closed ways out of a container (NVIDIA's security bulletins)."""
+"""The releases that fixed container escapes (NVIDIA's security bulletins)."""
 
 _VERSION_LINE = r"(?m)^(?P<program>.*?)version:?\s+v?(?P<numbers>\d+\.\d+\.\d+)(?P<rest>\S*)"
 _OTHERS = r"(?i)\b(runc|crun|lib-)"
@@ -34,9 +34,9 @@ def notes(
 ) -> tuple[str, ...]:
     """Return warnings, one sentence each, for the log.
 
-    `config` is the config.toml as it will be installed; `version_output` what `nvidia-container-runtime --version`
-    or `nvidia-container-cli --version` of the payload printed, None if nobody asked. `library_release`: what the name
-    of its library says, which counts where the program prints none.
+    `config` is the config.toml as it will be installed; `version_output` is the output of the payload's
+    `nvidia-container-runtime --version` or `nvidia-container-cli --version`, None if neither was run.
+    `library_release` is the release in the library's name, used if the program prints none.
     """
     document = tomllib.loads(config.decode())
     found = [] if version_output is None else _version_notes(version_output, library_release)
@@ -54,10 +54,10 @@ def notes(
 
 
 def payload_version(version_output: str) -> Version | None:
-    """Return the toolkit's release from what one of its programs printed, None if it does not say.
+    """Return the toolkit's release from the output of one of its programs, None if the output has none.
 
-    A pre-release counts as the release before. The runtime's output has the low-level runtime's version too, and in
-    2021 had only that: it is not mistaken for the toolkit's.
+    A pre-release counts as the previous release. The runtime's output also has the low-level runtime's version, and in
+    2021 had no other: that version is ignored.
     """
     line = _own_line(version_output)
     if line is None:
@@ -67,7 +67,7 @@ def payload_version(version_output: str) -> Version | None:
 
 
 def release(version_output: str) -> str | None:
-    """Return the toolkit's release as one of its programs printed it, such as "1.19.0-rc.1"; None if it did not."""
+    """Return the toolkit's release as one of its programs printed it, such as "1.19.0-rc.1"; None if there is none."""
     line = _own_line(version_output)
     return None if line is None else line["numbers"] + line["rest"]
 
@@ -91,9 +91,9 @@ def _version_notes(version_output: str, library_release: str | None) -> list[str
 
 
 def _device_request_notes(settings: ToolkitSettings) -> list[str]:
-    """Return what is wrong with the two accept-… keys: one of them is to be true, by default the variable's.
+    """Return warnings about the two accept-… keys, of which exactly one should be true, by default the variable's.
 
-    The keys say whether an unprivileged pod may ask for GPUs by a variable, or by volume mounts.
+    The keys decide whether an unprivileged pod may request GPUs by a variable, or by volume mounts.
     """
     variable, mounts = (
         "accept-nvidia-visible-devices-envvar-when-unprivileged",

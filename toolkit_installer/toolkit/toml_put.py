@@ -1,7 +1,7 @@
-"""Setting values in a TOML text by tomlkit, with new keys where a person would write them.
+"""Setting values in a TOML text with tomlkit, with new keys where a person would write them.
 
-tomlkit appends a new key to the end of a table's section: behind the comment that introduces the next table. Here it
-goes behind the table's last key.
+tomlkit appends a new key at the end of a table's section, after the comment that introduces the next table. This module
+inserts it after the table's last key.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _Body = list[tuple[tomlkit.items.Key | None, tomlkit.items.Item]]
 
 
 def put(source: str, changes: Iterable[Set]) -> str:
-    """Return `source` (ending in a newline) with each value set; tables on the way are made.
+    """Return `source` (ending in a newline) with each value set; missing parent tables are created.
 
-    Raises tomlkit's errors where it does not take the text. Whoever calls compares what the result means.
+    Raises tomlkit's errors if it cannot parse the text. The caller must compare the parsed result with its intention.
     """
     document = tomlkit.parse(source)
     late: list[tuple[_Body, str, Any]] = []
@@ -37,10 +37,10 @@ def put(source: str, changes: Iterable[Set]) -> str:
             table = table[parent]
         body = None if name in table else _body(table)
         if body is None:
-            table[name] = change.value  # tomlkit keeps the comment behind an old value
+            table[name] = change.value  # tomlkit keeps the comment after an old value
         else:
             late.append((body, name, change.value))
-    # Last, because tomlkit's index of a table is wrong from here on; it is only written out now.
+    # Last, because it makes tomlkit's index of a table wrong; after this, the document is only written.
     for body, name, value in late:
         _insert(body, name, value, apart=body is document.body)
     for body, tail in tails:
@@ -49,7 +49,7 @@ def put(source: str, changes: Iterable[Set]) -> str:
 
 
 def _cut_tail(table: Any) -> _Body:
-    """Cut off the blank lines and comments behind a table's last line, and return them: they introduce what follows."""
+    """Remove and return the blank lines and comments after a table's last key, as they introduce the next table."""
     if not isinstance(table, tomlkit.items.Table):
         return []
     body = table.value.body
@@ -64,7 +64,7 @@ def _cut_tail(table: Any) -> _Body:
 
 
 def _body(table: Any) -> _Body | None:
-    """Return the lines of a table that has a header of its own, or of the document; None for other tables."""
+    """Return the body of the document, or of a table that has its own header; None for other tables."""
     if isinstance(table, tomlkit.TOMLDocument):
         return table.body
     if isinstance(table, tomlkit.items.Table) and table.display_name is not None and not table.is_super_table():
@@ -73,7 +73,7 @@ def _body(table: Any) -> _Body | None:
 
 
 def _insert(body: _Body, name: str, value: Any, *, apart: bool) -> None:
-    """Put a key behind the last one, or first of all where there is none: then `apart` from what follows."""
+    """Insert a key after the last key; if there is none, at the top, with an empty line after it if `apart`."""
     tables = (tomlkit.items.Table, tomlkit.items.AoT)
     keys = [index for index, (key, item) in enumerate(body) if key is not None and not isinstance(item, tables)]
     item = tomlkit.item(value)

@@ -1,4 +1,4 @@
-"""The scripts that stand where the toolkit's programs are looked for, and run NAME.real with what it needs.
+"""The wrapper scripts: each has the name of a toolkit's program and runs NAME.real with the environment that it needs.
 
 They are written for any POSIX shell and start no other program: a minimal node has no grep. An engine runs them as
 root for every container, so the text is plain, quoted throughout, and leaves arguments, environment, standard streams
@@ -14,7 +14,7 @@ from toolkit_installer.errors import UsageError
 from toolkit_installer.toolkit.payload import CLI, CTK, HOOK, HOOK_2021, RUNTIMES
 
 WRAPPED = (CLI, HOOK, HOOK_2021, CTK, *RUNTIMES)
-"""The programs that get a wrapper; of the hook's two names one is a symlink (Payload.hook tells which is not)."""
+"""The programs that get a wrapper; one of the hook's two names is a symlink (Payload.hook is the other)."""
 
 _CONFIGURED = frozenset({HOOK, HOOK_2021, *RUNTIMES})
 
@@ -24,7 +24,7 @@ CONFIG_NAME = ".config/nvidia-container-runtime/config.toml"
 _USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 SIGNATURE = "# Written by toolkit-installer"
-"""What the second line of a wrapper of ours begins with; those of other installers say nothing of the kind."""
+"""The begin of the second line of this program's wrappers, which those of other installers do not have."""
 
 _HEAD = f"""\
 #!/bin/sh
@@ -34,7 +34,7 @@ tki_real=$tki_folder/{{name}}.real
 """
 _CONFIG = f"tki_config=$tki_folder/{CONFIG_NAME}\n"
 
-# A subshell, because a stderr that nobody reads would kill whoever writes to it.
+# A subshell, because writing to a stderr without a reader would kill the wrapper.
 _SAY = """
 tki_say() {{
 	(printf '%s: %s\\n' {name} "$*" >&2)
@@ -48,9 +48,9 @@ tki_fail() {
 }
 """
 
-# containerd parses what `ps` and `state` print on stdout and stderr as one text, and kills the container where it
-# cannot: a line of ours is for `create` and `run` alone, and for what then fails as nothing runs. A global flag without
-# `=` takes the next word unless it is one of the few without a value. A flag that is missing here keeps a line back.
+# containerd parses stdout and stderr of `ps` and `state` as one text, and kills the container if that fails: so the
+# message is printed only for `create` and `run`, and if the command fails because no runtime can be run. A global flag
+# without `=` takes the next word as its value, except the flags listed. An unlisted flag suppresses the message.
 _SAY_AT_START = """
 # tki_say_at_start MESSAGE ARGUMENT...: says it if the subcommand is create or run, and nothing before any other.
 tki_say_at_start() {
@@ -71,8 +71,8 @@ tki_say_at_start() {
 }
 """
 
-# `-ef` is no POSIX before 2024, but dash, bash, busybox and toybox have it. Where it is unknown, and where somebody
-# else's script leads back here, the variable ends the circle. One that merely names this folder twice is skipped.
+# `-ef` is not in POSIX before 2024, but dash, bash, busybox and toybox have it. If the shell lacks it, or another
+# program's script leads back here, the variable ends the loop. A candidate that is a wrapper of this folder is skipped.
 _FALLBACK = """
 # tki_try FILE ARGUMENT...: becomes FILE, unless it cannot be run or is a wrapper of this folder again.
 tki_try() {{
@@ -147,13 +147,13 @@ PATH=$tki_folder:${{PATH:-{usual_path}}}
 export PATH
 """
 
-# An empty entry in LD_LIBRARY_PATH means the current folder, which may be anybody's: none may arise.
+# Never leave an empty entry in LD_LIBRARY_PATH: it means the current folder, which any user may control.
 _LIBRARY_PATH = """\
 LD_LIBRARY_PATH=$tki_folder${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 """
 
-# The first is read from toolkit 1.18 on, the second by the runtimes of all before.
+# Toolkit 1.18 and later read the first, the runtimes of earlier releases the second.
 _CONFIG_VARIABLES = """\
 NVIDIA_CTK_CONFIG_FILE_PATH=$tki_config
 XDG_CONFIG_HOME=$tki_folder/.config
@@ -161,15 +161,15 @@ export NVIDIA_CTK_CONFIG_FILE_PATH XDG_CONFIG_HOME
 """
 
 _EXEC = """exec "$tki_real" "$@"\n"""
-# The hook reads no variable before 1.18; all of them know the flag.
+# The hook reads no variable before 1.18; every release knows the flag.
 _EXEC_HOOK = """exec "$tki_real" -config "$tki_config" "$@"\n"""
 
 
 def text(name: str, *, folder: str, low_level: Sequence[str], modules: str = "/proc/modules") -> str:
     """Return the wrapper of `name` (one of WRAPPED).
 
-    `folder` is the toolkit's folder on the node, absolute; `low_level` the runtimes that take over, by absolute path
-    or by name, of which the first that exists is taken; `modules` the file that lists the kernel's modules.
+    `folder` is the toolkit's folder on the node, absolute; `low_level` the fallback runtimes, by absolute path or by
+    name, of which the first that exists is run; `modules` the file that lists the kernel's modules.
 
     Raises UsageError for a folder that cannot be put into PATH.
     """
@@ -194,5 +194,5 @@ def text(name: str, *, folder: str, low_level: Sequence[str], modules: str = "/p
 
 
 def quoted(value: str) -> str:
-    """Return `value` as one word of a POSIX shell, whatever it holds; always in quotes, so that it is easy to find."""
+    """Return any `value` as one word of a POSIX shell; always in quotes, so that it is easy to find."""
     return "'" + value.replace("'", "'\\''") + "'"

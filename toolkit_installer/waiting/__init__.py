@@ -1,1 +1,1 @@
-"""What a run does while it waits: the idle process, and what wakes it."""
+"""A waiting run: the idle process, and the events that wake it."""

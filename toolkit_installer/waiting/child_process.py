@@ -1,7 +1,7 @@
-"""A process of our own beside the run, which outlives its sleeps: started, heard, told, ended, and known again.
+"""A child process of the run, which outlives the run's sleeps: start, receive, send, end, and restore.
 
-The two share a channel of packets (SOCK_SEQPACKET). Once nobody holds the run's end of it, the other process ends: so
-none outlives the run, however that ends. Signals to stop are the run's alone: the process has all of them blocked.
+The two share a channel of packets (SOCK_SEQPACKET). Once no process holds the run's end, the child ends: so no child
+outlives the run, however the run ends. The child blocks all signals that stop the run.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from toolkit_installer.node import idling, signals
 
 
 class Beside:
-    """What is known of the process: its PID, and the channel to it; neither while there is none.
+    """A child process: its PID, and the channel to it; neither while there is none.
 
-    `mark` is a word of its command line that no other child of a run has. `room` is how many bytes a packet may have
-    that the run sends; 0: it sends none.
+    `mark` is a word of the child's command line that no other child of a run has. `room` is the limit, in bytes, of the
+    packets that the run sends; 0: it sends none.
     """
 
     def __init__(self, mark: str, room: int = 0) -> None:
@@ -36,16 +36,16 @@ class Beside:
         return self._channel is None or _has_ended(self.pid)
 
     def start(self, command: Callable[[int], list[str]], inherited: Sequence[int], seconds: float) -> bytes:
-        """Start the process, and return the first that it says; empty: nothing within `seconds`, and it was ended.
+        """Start the process, and return its first packet; if none comes within `seconds`, end it and return b"".
 
-        `command` are its words, by the descriptor of its end of the channel; `inherited` is what it holds beside that.
-        Raises OSError, Stopped: then there is no process.
+        `command` returns the command line for the descriptor of the child's end of the channel; `inherited` are further
+        descriptors that the child inherits. Raises OSError, Stopped: then there is no process.
         """
         try:
             self._spawn(command, inherited)
             said = self.hear(seconds)
         except (OSError, signals.Stopped):
-            self.close()  # which ends the process, too
+            self.close()  # also ends the process
             raise
         if not said:
             self.close()
@@ -64,12 +64,12 @@ class Beside:
             kept = {*inherited, theirs.fileno()}
             actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1)]
             actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable() if fd not in kept]
-            # In a process group of its own, which has no other member: when the run dies, the kernel continues what is
-            # stopped there (setpgid(2), "orphaned process group"), so that it reads the end of its channel, and ends.
+            # In its own process group, without other members: when the run dies, the kernel continues a process
+            # that is stopped there (setpgid(2), "orphaned process group"), so that it sees EOF, and ends.
             self.pid = os.posix_spawn(words[0], words, {}, file_actions=actions, setpgroup=0, setsigmask=idling.SIGNALS)
 
     def send(self, packet: bytes) -> bool:
-        """Send a packet; return whether there is a process that it went to."""
+        """Send a packet; return whether there is a process that received it."""
         if self._channel is None:
             return False
         self._channel.setblocking(False)  # noqa: FBT003  # its only form
@@ -81,7 +81,7 @@ class Beside:
         return True
 
     def hear(self, seconds: float) -> bytes:
-        """Return the next packet that comes within that time; empty: none did, or the process ended. Raises Stopped."""
+        """Return the next packet within `seconds`; empty if none came, or the process ended. Raises Stopped."""
         if self._channel is None:
             return b""
         self._channel.settimeout(seconds)
@@ -89,33 +89,33 @@ class Beside:
             with signals.interruptible():
                 return self._channel.recv(_LONGEST)
         except OSError:
-            return b""  # it ended, or the time is over: whoever asked starts another one, or says so
+            return b""  # ended, or timed out: the caller starts another process, or reports that
 
     def heard(self) -> bytes:
-        """Return the next packet that has come already; empty: none, or the process ended."""
+        """Return the next packet that has already arrived; empty if there is none, or the process ended."""
         if self._channel is None:
             return b""
         self._channel.setblocking(False)  # noqa: FBT003  # its only form
         try:
             return self._channel.recv(_LONGEST)
         except OSError:
-            return b""  # nothing has come; of one that ended, `lost` tells
+            return b""  # nothing has arrived; `lost` tells whether the process ended
 
     def close(self) -> None:
-        """Give the channel up, which ends the process."""
+        """Close the channel, which ends the process."""
         if self._channel is not None:
             self._channel.close()
             self._channel = None
 
     def keep(self) -> None:
-        """Have the program that this one becomes keep the channel open."""
+        """Keep the channel open over the exec of the next program."""
         if self._channel is not None:
             self._channel.set_inheritable(True)
 
     def watched(self) -> list[tuple[str, str, str]]:
-        """Return what changes when the process ends, and keep its channel open as `keep` does.
+        """Return the path that changes when the process ends, and keep its channel open as `keep` does.
 
-        Of one that has ended and that nobody has waited for, the kernel shows the PID, and no folder that it is in.
+        A zombie keeps its PID but loses its cwd link.
         """
         if self._channel is None:
             return []
@@ -124,23 +124,23 @@ class Beside:
         return [(idling.LATER, place, idling.identity(place))]
 
     def remembered(self) -> dict[str, int]:
-        """Return what is to be known after a sleep."""
+        """Return the state to save over a sleep."""
         return {"pid": self.pid, "fd": self._channel.fileno()} if self._channel is not None else {}
 
     def recall(self, said: Any) -> None:
-        """Know it again, as far as it can be."""
+        """Restore the process and its channel from the saved state, if that is possible."""
         fd, pid = (said.get("fd"), said.get("pid")) if isinstance(said, Mapping) else (None, None)
         if type(fd) is not int or type(pid) is not int:
             return
-        with contextlib.suppress(OSError, OverflowError):  # then it is started again
+        with contextlib.suppress(OSError, OverflowError):  # then the caller starts it again
             if stat.S_ISSOCK(os.fstat(fd).st_mode):
                 self._channel, self.pid = socket.socket(fileno=fd), pid
                 self._channel.set_inheritable(False)
 
     def end_left_over(self) -> None:
-        """End the processes of this kind that this PID started, perhaps as an earlier program; wait for what ended.
+        """Kill processes of this kind that this PID started, perhaps as an earlier program; reap ended children.
 
-        Only children are looked at, as what a process says of itself is no evidence: everybody can say it. Raises
+        Only children are inspected, as a process's own words are no evidence: any process can claim them. Raises
         OSError.
         """
         with contextlib.suppress(FileNotFoundError, ChildProcessError):  # a kernel without CONFIG_PROC_CHILDREN
@@ -154,21 +154,21 @@ class Beside:
                     os.waitpid(pid, os.WNOHANG)
 
     def _is_ours(self, pid: int) -> bool:
-        """Tell whether a child of this process is one of the kind; of one that has ended the kernel tells no words."""
+        """Return whether a child of this process is of this kind; False for a zombie, whose command line is empty."""
         with open(f"/proc/{pid}/cmdline", "rb") as file:
             words = file.read().split(b"\0")
         return os.fsencode(self._mark) in words
 
 
 _LONGEST = 1 << 16
-"""Bytes in a packet that such a process sends."""
+"""The longest packet from a child process, in bytes."""
 
 
 def _inheritable() -> list[int]:
-    """Return the descriptors that a child inherits beside the standard ones: those of the program's caller as well."""
+    """Return the non-standard descriptors that a child inherits, including those of the program's caller."""
     found = []
     for fd in sorted(map(int, os.listdir("/proc/self/fd"))):
-        with contextlib.suppress(OSError):  # that of the listing itself
+        with contextlib.suppress(OSError):  # the listing's own descriptor
             if fd > _LAST_STANDARD and os.get_inheritable(fd):
                 found.append(fd)
     return found
@@ -178,7 +178,7 @@ _LAST_STANDARD = 2
 
 
 def _has_ended(pid: int) -> bool:
-    """Tell whether a child of this process has ended; it stays to be waited for."""
+    """Return whether a child of this process has ended, without reaping it."""
     try:
         return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
     except ChildProcessError:

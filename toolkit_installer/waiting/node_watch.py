@@ -1,13 +1,13 @@
-"""Telling what somebody changed of the files that a waiting instance looks after: once, and with what would undo it.
+"""Watches of a waiting run: drift of the managed files, the driver, and a GPU that is still to come.
 
-The driver while a run waits: what changes with it; and in a root that was named, what became of it.
+Drift of a managed file is logged once, with the change that a run would make to undo it.
 
-With `--driver-root auto`, or where CDI specifications are made, converging again finds out what a change means. A root
-that was named is used unseen instead: nothing on the node depends on what is in it. So it is only looked at, and the
-node is not ready from when its driver has gone until there is one again. A driver that is yet to come is no reason for
-that, nor is one whose nvidia-smi never worked here: not each can be run from here.
+With `--driver-root auto`, or if CDI specifications are written, converging again shows what a change of the driver
+means. A named root is used without inspection instead: nothing on the node depends on its content. So it is only
+inspected: the node is not ready from when its driver is gone until there is one again. A driver that has yet to be
+installed does not make the node unready, nor does one whose nvidia-smi never worked here: some cannot be run from here.
 
-A run on a node that shows no GPU (`--without-gpu idle`): it changes nothing, says why, and waits for one to come.
+A run on a node that shows no GPU (`--without-gpu idle`) changes nothing, logs why, and waits for a GPU.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from toolkit_installer.settings import OnDrift, Settings, WithoutGpu
 from toolkit_installer.waiting.wait import Remembered
 
 _LONGEST = 4000
-"""Characters of a difference in the log; `plan` shows all of it."""
+"""The longest difference in the log, in characters; `plan` shows all of it."""
 
 
 class DriftWatch:
-    """Looks after all that a run has put on the node: the engines' files, the specifications, the toolkit's files."""
+    """A watch of all that a run wrote to the node: the engines' files, the specifications, the toolkit's files."""
 
     def __init__(self, settings: Settings, node: Node, store: ReceiptStore) -> None:
         self._settings = settings
@@ -45,12 +45,12 @@ class DriftWatch:
         self._store = store
         self._receipt = f"{store.folder}/{schema.FILE}"
         self.told = False
-        """A change was told: once in each process is enough, as the report may be all that follows."""
+        """Whether a change was logged, which each process does once: the log line may be the only reaction."""
         self.differences: dict[str, str] = {}
-        """What a run would change in the files that somebody changed, as far as that can be told, by path."""
+        """The changes that a run would make to files that were edited, as far as they can be planned, by path."""
 
     def watched(self, receipt: Receipt | None) -> list[tuple[str, str, str]]:
-        """Return what the idle process is to look at: the event, paths as seen from here, their identities now."""
+        """Return what the idle process watches: the event, paths as seen from here, their present identities."""
         if receipt is None or self._settings.on_drift is OnDrift.IGNORE:
             return []
         paths = [*receipt.file_paths(), *(f"{receipt.toolkit_folder}/{name}" for name in receipt.toolkit_files)]
@@ -58,9 +58,9 @@ class DriftWatch:
         return [(idling.DRIFT, place, idling.identity(place)) for place in places]
 
     def folders(self, receipt: Receipt | None) -> list[str]:
-        """Return the folders, as seen from here, in which any change is worth a look at once.
+        """Return the folders, as seen from here, in which any change is to be inspected at once.
 
-        Not those of CDI specifications: others write there at each start of a container.
+        The folders of CDI specifications are omitted: other programs write there at each start of a container.
         """
         if receipt is None or self._settings.on_drift is OnDrift.IGNORE:
             return []
@@ -71,9 +71,9 @@ class DriftWatch:
         return list(map(self._node.root.outside, dict.fromkeys(folders)))
 
     def look(self, receipt: Receipt | None) -> bool:
-        """Tell whether any of these files is not as it was written, and say so. Raises NodeError, Stopped.
+        """Return whether any of these files differs from what was written, and log that. Raises NodeError, Stopped.
 
-        To be asked where there was a receipt: none means that somebody deleted it.
+        To be called only if there was a receipt: None means that the receipt was deleted.
         """
         if receipt is None and self._node.files.own_status(self._receipt) is None:
             self.told = True
@@ -94,21 +94,21 @@ class DriftWatch:
 
 
 def damage(settings: Settings, node: Node, receipt: Receipt | None) -> tuple[Damage, ...]:
-    """Return the toolkit's files that are not what they were. Raises NodeError."""
+    """Return the toolkit's files that differ from the installed ones. Raises NodeError."""
     return installed.damaged(node, settings, receipt) if receipt is not None else ()
 
 
 def _report(settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt | None) -> dict[str, str]:
-    """Log what was changed: of an engine's file, what a run would change, or why it cannot be read any more.
+    """Log the changed files: for an engine's file, what a run would change, or why the file cannot be parsed.
 
-    Return what a run would change, by path.
+    Return the changes that a run would make, by path.
     """
     paths = memory.drifted(node, receipt)
     engines = receipt.asked() if receipt is not None else ()
-    # planning asks the engines: one that somebody stopped stays so
+    # planning queries the engines, which must not start one that an administrator stopped
     ask = not any(serving.starts_when_asked(node, each.name, each.socket) for each in engines)
     differences, refusal = _differences(settings, node, store, receipt) if paths and ask else ({}, None)
-    from toolkit_installer.waiting import refresh_command  # noqa: PLC0415  # what was not changed needs none
+    from toolkit_installer.waiting import refresh_command  # noqa: PLC0415  # only for a changed file
 
     command = refresh_command.of_self()
     hint = f"`{command}` puts it right"
@@ -138,8 +138,8 @@ def _report(settings: Settings, node: Node, store: ReceiptStore, receipt: Receip
 def _differences(
     settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt | None
 ) -> tuple[dict[str, str], InstallerError | None]:
-    """Return what a run would change now, as diffs by path in which secrets are masked; or why none can be planned."""
-    from toolkit_installer.documents import diff  # noqa: PLC0415  # what was not changed needs none
+    """Return the changes that a run would make now, as diffs by path with masked secrets; or why it cannot plan."""
+    from toolkit_installer.documents import diff  # noqa: PLC0415  # only for a changed file
 
     try:
         seen = prepare(receipt, settings, node, store)
@@ -159,45 +159,45 @@ _REMEDY = (
 
 
 class Seen(enum.StrEnum):
-    """The most that was seen of the driver in a root that was named."""
+    """The most that was seen of the driver in a named root."""
 
     UNKNOWN = ""
-    """Nobody has looked yet."""
+    """Not inspected yet."""
     NOTHING = "nothing"
     THERE = "there"
-    """nvidia-smi is there, and has not worked so far."""
+    """nvidia-smi exists, and has not worked so far."""
     WORKING = "working"
 
 
 class DriverWatch:
-    """Knows what to watch of the driver, and whether that of a named root has gone."""
+    """A watch of the driver's paths, and of whether the driver of a named root is gone."""
 
     def __init__(self, settings: Settings, node: Node) -> None:
         toolkit = settings.toolkit
         self.named = not roots.is_looked_for(toolkit) and not toolkit.cdi.enabled
-        """The root was named, and what is installed is the same whichever driver it has."""
+        """Whether the root was named, and the same files are installed for every driver in it."""
         self.watched: tuple[tuple[str, str], ...] = ()
-        """Paths that change with the driver, with their identities (idling.identity) from before it was looked for."""
+        """Paths that change with the driver, with their identities (idling.identity) from before the last search."""
         self.away = False
-        """There was a driver in the named root, and none is usable there now."""
+        """Whether there was a driver in the named root, and none is usable there now."""
         self._settings = settings
         self._node = node
         self._seen = Seen.UNKNOWN
 
     @property
     def seen(self) -> str:
-        """What is to be remembered of the named root, beside `watched` and `away`."""
+        """The state to save for the named root, besides `watched` and `away`."""
         return str(self._seen)
 
     def recall(self, remembered: Remembered) -> None:
-        """Know again what the process before the idle one knew."""
+        """Restore the state that the process before the idle process saved."""
         self.watched = remembered.driver
         self.away = self.named and remembered.driver_away
         words = remembered.driver_seen
         self._seen = Seen(words) if words in set(Seen) else Seen.UNKNOWN
 
     def renew(self) -> None:
-        """Take the identities before a look at the node; a named root whose driver changed meanwhile is looked at.
+        """Take the identities before an inspection of the node; inspect a named root whose driver changed meanwhile.
 
         Raises NodeError, Stopped.
         """
@@ -207,17 +207,17 @@ class DriverWatch:
             self._look()
 
     def changed(self) -> None:
-        """Take it that the paths changed: whatever comes of it, this change is known."""
+        """Take the identities again: this change is known, whatever comes of it."""
         self.watched = identified(path for path, _ in self.watched)
 
     def look_first(self) -> None:
-        """Look at a named root for the first time: only what was there can go. Raises NodeError, Stopped."""
+        """Inspect a named root for the first time: only a driver that was there can go. Raises NodeError, Stopped."""
         if self.named and self._seen is Seen.UNKNOWN:
             self.watched = self.watched or identified(roots.signs(self._node, self._settings.toolkit))
             self._look()
 
     def _look(self) -> None:
-        """Find out whether the driver in the named root is usable, and say what changed. Raises Stopped."""
+        """Probe whether the driver in the named root is usable, and log what changed. Raises Stopped."""
         try:
             found = roots.find_driver(self._node, self._settings.toolkit)
             without_gpu = found.driver is None and gpus.find_gpus(self._node).absent
@@ -238,23 +238,23 @@ class DriverWatch:
 
 
 READY = "no NVIDIA GPU: nothing is installed\n"
-"""What the ready file says meanwhile."""
+"""The ready file's content while the node shows no GPU."""
 
 
 class GpuWatch:
-    """Decides whether a run leaves a node without a GPU alone, and knows what to watch meanwhile."""
+    """A watch of a node without a GPU: whether a run changes nothing there, and which paths to watch meanwhile."""
 
     def __init__(self, settings: Settings, node: Node) -> None:
         self._settings = settings
         self._asked_for = settings.without_gpu is WithoutGpu.IDLE
         self._node = node
         self.idle = False
-        """The node is left alone, and the log says so."""
+        """Whether the run changes nothing on the node, and has logged that."""
         self.watched: tuple[tuple[str, str], ...] = ()
-        """Paths that change when a GPU comes, with their identities (idling.identity) from before the look."""
+        """Paths that change when a GPU comes, with their identities (idling.identity) from before the inspection."""
 
     def leaves_alone(self, receipt: Receipt | None) -> bool:
-        """Tell whether the run is to change nothing. What is installed already is looked after, with or without a GPU.
+        """Return whether the run is to change nothing; an existing installation is kept up with or without a GPU.
 
         Raises NodeError, Stopped.
         """
@@ -277,10 +277,10 @@ class GpuWatch:
         return seen.absent
 
     def waits_for_driver(self, receipt: Receipt | None) -> bool:
-        """Tell whether the run goes on without a driver that it needs, asleep, until there is one.
+        """Return whether the run goes on without a driver that it needs, idle, until there is one.
 
-        With `--without-gpu idle` it does for a GPU that came later, as nobody else waits for its driver then. What is
-        installed stays as it is without a driver, and needs no waiting.
+        With `--without-gpu idle` it does for a GPU that came later, as no other program waits for its driver then. An
+        existing installation stays as it is without a driver, and needs no waiting.
         """
         if not self._settings.daemon:
             return False
@@ -288,8 +288,8 @@ class GpuWatch:
         return self._settings.wait_for_driver or (self._asked_for and bare)
 
     def wait_for_driver(self) -> None:
-        """Return once a driver is usable: for a run that does not fall asleep. Raises Stopped."""
-        from toolkit_installer.driver import waiting  # noqa: PLC0415  # few runs come here
+        """Return once a driver is usable, for a run that does not become idle. Raises Stopped."""
+        from toolkit_installer.driver import waiting  # noqa: PLC0415  # few runs wait
 
         waiting.wait(self._node, self._settings, None)
 

@@ -1,4 +1,4 @@
-"""The NRI plugin as the run sees it: begun before the node is changed, looked after while it waits, ended with it."""
+"""The NRI plugin's life within a run: started before the node is changed, watched during the wait, ended at the end."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from toolkit_installer.waiting.child_process import Beside
 from toolkit_installer.waiting.plugin_protocol import PluginStatus
 
 _FUNCTION = "toolkit_installer.waiting.plugin_process:main"
-"""It is named here alone, and imported by nobody: what it is made of is for a process of its own."""
+"""The child's entry point, named here and imported by no module of the run: its imports belong to a process of its own.
+"""
 _NAME = "toolkit-installer-nri"
 _BEGIN_SECONDS = 30.0
-"""More than a process takes to begin on a busy node, and an engine that has hundreds of containers to tell of."""
+"""More than a process takes to start on a busy node, including an engine's list of hundreds of containers."""
 _AGAIN_SECONDS = 10.0
-"""A process that ends sooner than that after it was started anew is started again with the pauses of a longer wait."""
+"""A process that ends sooner than this after a restart is restarted with the pauses of a longer wait."""
 _UNKNOWN = "the process that is to serve it did not begin; where it ended, its reason stands above"
 
 
 class UnsupportedEngineError(ConfigurationError):
-    """The engine would leave out what the plugin names."""
+    """The engine would drop the devices that the plugin names."""
 
 
 class CannotStartError(ConfigurationError):
@@ -35,30 +36,30 @@ class CannotStartError(ConfigurationError):
 
 
 class PluginWatch:
-    """Starts the plugin's process, hears how the plugin stands, and starts it again where it has ended."""
+    """A watch of the plugin's process: starts it, receives its status, and restarts it after it ended."""
 
     def __init__(self, settings: Settings, nri: NriSettings, node: Node) -> None:
         self.standing = PluginStatus()
-        """How the plugin stood when it was last looked at."""
+        """The plugin's status at the last inspection."""
         self._node = node
         self._socket = nri.socket
         self._asked = plugin_protocol.pack_settings(plugin_protocol.settings_of(settings, nri, node.root.folder))
         self._process = Beside(_FUNCTION)
         self.begun = False
-        """Whether the plugin is to be served by now: not on a node that is left alone, or may not be changed yet."""
+        """Whether the plugin is to be served by now: not on a node that must not be changed, or not yet."""
         self._started = 0.0
-        """When a process was last started anew, by a clock that never goes back."""
+        """The time of the last restart, by a monotonic clock."""
 
     @property
     def owes(self) -> bool:
-        """Whether there is no process, and it is to be tried again."""
+        """Whether there is no process, and a restart is due."""
         return self.begun and self._process.lost
 
     def begin(self) -> None:
-        """Have the plugin served, unless it was begun: then look after it.
+        """Start the plugin, or inspect it if it was started before.
 
-        Raises UnsupportedEngineError, CannotStartError where the engine does not take it; ConfigurationError where the
-        kubelet's does not; Stopped.
+        Raises UnsupportedEngineError, CannotStartError if the engine refuses the plugin; ConfigurationError if the
+        kubelet's engine does; Stopped.
         """
         if self.begun:
             self.look()
@@ -82,14 +83,14 @@ class PluginWatch:
         self.begun = True
 
     def look(self) -> None:
-        """Learn how the plugin stands; a process that has ended is replaced. Raises Stopped."""
+        """Update the plugin's status; restart a process that has ended. Raises Stopped."""
         while packet := self._process.heard():
             self.standing = plugin_protocol.parse_packet(packet)
         if self.owes:
             self._replace()
 
     def settle(self) -> bool:
-        """Have what the process says from now on wake the idle process; tell whether it has said nothing new by now."""
+        """Make later reports of the process wake the idle process; return whether there was no new report until now."""
         signals.hold_child()
         before = self.standing
         self.look()
@@ -99,15 +100,15 @@ class PluginWatch:
         return False
 
     def end(self) -> None:
-        """End it: the run leaves."""
+        """End the process, as the run ends."""
         self._process.close()
 
     def keep(self) -> None:
-        """Have the idle process keep the channel open."""
+        """Keep the channel open in the idle process."""
         self._process.keep()
 
     def remembered(self) -> dict[str, Any]:
-        """Return what is to be known after a sleep, as JSON has it; nothing of one that was not begun."""
+        """Return the state to save over a sleep, as JSON values; {} if the plugin was not started."""
         if not self.begun:
             return {}
         return {
@@ -117,7 +118,7 @@ class PluginWatch:
         }
 
     def recall(self, said: Mapping[str, Any]) -> None:
-        """Know it again, as far as it can be."""
+        """Restore the saved state, if that is possible."""
         if not said:
             return
         self.begun = True
@@ -127,7 +128,7 @@ class PluginWatch:
         self.standing = plugin_protocol.saved_status(said)
 
     def _replace(self) -> None:
-        """Start the process anew, unless it was just done: then `owes` has it done later. Raises Stopped."""
+        """Restart the process, unless that was just done: then `owes` defers it. Raises Stopped."""
         self._process.close()
         now = time.monotonic()
         if self._started <= now < self._started + _AGAIN_SECONDS:
@@ -146,7 +147,7 @@ class PluginWatch:
         )
 
     def _start(self) -> PluginStatus:
-        """Start the process, and return how its first try went. Raises OSError, Stopped."""
+        """Start the process, and return the status after its first attempt. Raises OSError, Stopped."""
         self._process.end_left_over()
 
         def command(channel: int) -> list[str]:

@@ -1,7 +1,7 @@
 """Log lines of the plugin's process, which never blocks: a line that cannot be written at once is dropped.
 
-An engine gives a plugin two seconds for an answer, and whoever reads the log may be slower. structlog is not imported:
-it would double the process.
+An engine gives a plugin two seconds for an answer, and the log's reader may be slower. structlog is not imported: it
+would double the size of the process.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from toolkit_installer.documents.log_line import Renderer
 
 _STDERR = 2
 _LONGEST = select.PIPE_BUF
-"""Bytes that a pipe takes whole or not at all (pipe(7))."""
+"""The bytes that a pipe takes whole or not at all (pipe(7))."""
 _CUT = "..."
 
 
 class Lines:
-    """Writes lines of a format, LogFormat's value, to a descriptor; empty: as suits what is behind that."""
+    """A writer of log lines to a descriptor, in a format of LogFormat; empty: chosen by the kind of descriptor."""
 
     def __init__(self, log_format: str, fd: int) -> None:
         suits = log_line.CONSOLE if os.isatty(fd) else log_line.LOGFMT
@@ -32,11 +32,11 @@ class Lines:
         self._write = _writer(fd)
 
     def info(self, msg: str, *, key: str, **values: object) -> None:
-        """Say what is as it should be."""
+        """Log normal operation."""
         self._line("info", msg, key, values)
 
     def warning(self, msg: str, *, key: str, **values: object) -> None:
-        """Say what somebody should know."""
+        """Log a fault that an administrator should know of."""
         self._line("warning", msg, key, values)
 
     def _line(self, level: str, msg: str, key: str, values: dict[str, Any]) -> None:
@@ -48,28 +48,28 @@ class Lines:
         try:
             self._write(data + b"\n")
         except OSError:
-            return  # whoever reads the log is slow, or gone; the engine has its answer
+            return  # the log's reader is slow, or gone; the engine has its answer
 
 
 def _writer(fd: int) -> Callable[[bytes], object]:
-    """Return what writes to whatever is behind a descriptor and does not wait. The run writes there as it always did.
+    """Return a function that writes to a descriptor without waiting; the run's own writes there still block.
 
-    A descriptor that does not wait is such for all that share it: so what can be opened is opened anew.
+    O_NONBLOCK holds for every process that shares an open file: so a file that can be opened is opened again.
     """
     mode = os.fstat(fd).st_mode
     if stat.S_ISREG(mode):
-        return lambda data: os.write(fd, data)  # opened anew it would be written from its beginning
+        return lambda data: os.write(fd, data)  # opened again, it would be overwritten from its beginning
     if stat.S_ISSOCK(mode):
         return lambda data: _send(fd, data)
     try:
         own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
-    except OSError:  # it is not there any more, or belongs to somebody else
+    except OSError:  # the file is gone, or belongs to another user
         return lambda data: os.write(fd, data) if _is_writable(fd) else 0
     return lambda data: os.write(own, data)
 
 
 def _send(fd: int, data: bytes) -> None:
-    """Send as much of it as goes at once. Raises OSError."""
+    """Send as many of the bytes as can be sent at once. Raises OSError."""
     connection = socket.socket(fileno=fd)
     try:
         connection.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
@@ -88,13 +88,13 @@ class _Current:
 
 
 def configure(log_format: str, fd: int = _STDERR) -> None:
-    """Write lines from now on."""
+    """Set the format and the descriptor of all later lines."""
     _Current.lines = Lines(log_format, fd)
 
 
 def get() -> Lines:
-    """Return what writes them."""
+    """Return the writer of log lines."""
     if _Current.lines is None:
         configure("")
-    assert _Current.lines is not None  # noqa: S101  # it was just made
+    assert _Current.lines is not None  # noqa: S101  # set just above
     return _Current.lines

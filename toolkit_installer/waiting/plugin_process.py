@@ -1,11 +1,11 @@
-"""The process that serves the plugin. One thread, and no work but the engine's questions.
+"""The process that serves the plugin: one thread, and no work but the engine's requests.
 
     toolkit_installer.waiting.plugin_process:main CHANNEL ASKED
 
-`CHANNEL` is a socket of packets (SOCK_SEQPACKET), `ASKED` what plugin_protocol.py says. This says there how the plugin
-stands
-whenever that changes, and then sends the run a SIGCHLD, which wakes it from its sleep; the first packet is what became
-of the first try. Once nobody holds the other end, this ends. It imports little: it runs for months.
+`CHANNEL` is a socket of packets (SOCK_SEQPACKET), `ASKED` the settings by plugin_protocol.py. Whenever the plugin's
+status changes, the process reports that on the channel, and then sends the run a SIGCHLD, which wakes the run; the
+first packet is the result of the first attempt. Once no process holds the other end, this process ends. It imports
+little: it runs for months.
 
 An engine asks about one container at a time, and all others wait meanwhile: so an answer comes before ordinary work.
 """
@@ -28,17 +28,21 @@ from toolkit_installer.waiting import plugin_protocol
 from toolkit_installer.waiting.plugin_protocol import PluginStatus
 
 _LONGEST_SECONDS = 1.0
-"""Of work without a pause, before the kernel kills the process: it would keep a processor from all others. That is
-many times what hundreds of containers take which an engine tells of, and half of what it waits for an answer."""
+"""Seconds of work without a pause, after which the kernel kills the process: it would hold a processor from all others.
+
+That is many times the work for an engine's list of hundreds of containers, and half of the engine's timeout.
+"""
 
 
 _PAUSE, _LONGEST_PAUSE, _STEADY = 0.25, 30.0, 10.0
-"""Seconds from one report of the status to the next: twice as long each time, until it has stood for _STEADY. Each
-report wakes the run, and an engine may come and go hundreds of times a second."""
+"""Seconds between two reports of the status: doubled each time, until the status has been steady for _STEADY seconds.
+
+Each report wakes the run, and an engine may come and go hundreds of times a second.
+"""
 
 
 class Teller:
-    """Reports what happens: to the log, and to the run where it is about the plugin's status."""
+    """A reporter of events: to the log, and to the run if the plugin's status changed."""
 
     def __init__(self, channel: int, run: int, socket: str, clock: Callable[[], float] = time.monotonic) -> None:
         """`channel` leads to the run, whose PID is `run`; `socket` is the engine's."""
@@ -52,10 +56,10 @@ class Teller:
         self._told: PluginStatus | None = None
         self._pause = _PAUSE
         self._next = self._changed = 0.0
-        """When the next report may be made, and when the status changed last."""
+        """The earliest time of the next report, and the time of the last change of the status."""
 
     def hear(self, event: Event | Lost) -> None:
-        """Take what happened. The engine has its answer by now."""
+        """Handle an event, after the engine received its answer."""
         if isinstance(event, Answered):
             _say_answer(event)
         elif isinstance(event, Malformed):
@@ -73,11 +77,11 @@ class Teller:
             self.due()
 
     def patience(self) -> float | None:
-        """Return after how many seconds a changed status is to be reported; None: it was."""
+        """Return the seconds until a changed status is to be reported; None if it was reported."""
         return max(0.0, self._next - self._clock()) if self._is_new() else None
 
     def due(self) -> None:
-        """Report a changed status, unless the last report was just made."""
+        """Report a changed status, unless the last report is too recent."""
         now = self._clock()
         if not self._is_new() or now < self._next:
             return
@@ -87,19 +91,19 @@ class Teller:
         self._tell()
 
     def _pace(self) -> None:
-        """Note that the status changed; after a steady one the reports follow fast again."""
+        """Record a change of the status; after a steady status, reports follow fast again."""
         now = self._clock()
         if now - self._changed >= _STEADY:
             self._pause, self._next = _PAUSE, now
         self._changed = now
 
     def _is_new(self) -> bool:
-        """Tell whether the status is known, and another one than the run was told."""
+        """Return whether the status is known, and differs from the last one sent to the run."""
         known = self._standing.connected or self._standing.reason != PluginStatus().reason
         return known and self._told != self._standing
 
     def _stand(self, event: Event | Lost) -> None:
-        """Note the plugin's status."""
+        """Set the plugin's status by an event."""
         if isinstance(event, Configured):
             self._standing = PluginStatus(engine=" ".join(filter(None, event.engine)))
         elif isinstance(event, Serving):
@@ -136,13 +140,13 @@ class Teller:
             )
 
     def _tell(self) -> None:
-        """Send the run the status; what it has no room for is sent after the next pause."""
+        """Send the run the status; if the channel is full, it is sent after the next pause."""
         try:
             os.write(self._channel, plugin_protocol.pack_status(self._standing))
-        except OSError:  # it does not listen, or is gone; then this ends
+        except OSError:  # the run does not read, or is gone; then this process ends
             return
         self._told = self._standing
-        if os.getppid() == self._run:  # and not whoever has this now
+        if os.getppid() == self._run:  # not the process that adopted this one
             os.kill(self._run, signal.SIGCHLD)
 
 
@@ -164,27 +168,27 @@ def _say_answer(event: Answered) -> None:
 
 
 _PRIORITY = 1
-"""The lowest of those that come before all ordinary work (sched(7)): the kernel's own threads have higher ones."""
+"""The lowest real-time priority, above all ordinary work (sched(7)); the kernel's own threads have higher ones."""
 
 
 def _run_before_ordinary_work(seconds: float) -> None:
-    """Give this process real-time priority. The kernel kills it after `seconds` of work without a pause (setrlimit(2)).
+    """Give this process real-time priority; the kernel kills it after `seconds` of work without a pause (setrlimit(2)).
 
-    Where a hundred containers start at once, a process that wakes up waits tens of milliseconds for a processor. A nice
-    value does not help: it counts among the processes of one control group, and a pod has its own.
-    Raises OSError where it may not have that: without CAP_SYS_NICE, or in a control group that has no real-time share
-    (CONFIG_RT_GROUP_SCHED). Then nothing is changed.
+    If a hundred containers start at once, a process that wakes up waits tens of milliseconds for a processor. A nice
+    value does not help: it counts among the processes of one control group, and a pod has its own. Raises OSError, with
+    nothing changed, if the process may not have that priority: without CAP_SYS_NICE, or in a control group without a
+    real-time share (CONFIG_RT_GROUP_SCHED).
     """
     limit = int(seconds * 1_000_000)
     _, most = resource.getrlimit(resource.RLIMIT_RTTIME)
     if most != resource.RLIM_INFINITY:
         limit = min(limit, most)
-    resource.setrlimit(resource.RLIMIT_RTTIME, (limit, limit))  # it counts under such a policy alone
+    resource.setrlimit(resource.RLIMIT_RTTIME, (limit, limit))  # the limit counts only under a real-time policy
     os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(_PRIORITY))
 
 
 def _take_precedence() -> None:
-    """Answer before ordinary work is done, where that is allowed."""
+    """Answer before ordinary work, if that is allowed."""
     try:
         _run_before_ordinary_work(_LONGEST_SECONDS)
     except OSError as error:

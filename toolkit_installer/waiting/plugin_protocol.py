@@ -1,8 +1,7 @@
-"""What the plugin's process is to know of what was asked for, as a word of its command line. Pure.
+"""Protocol between the run and the plugin's process: settings as a command-line word, status as packets. Pure.
 
-That process has no use for the package that `Settings` is made with: it is a fifth of its memory.
-
-How the plugin stands, as its process tells the run, and as the run remembers it while it sleeps. Pure.
+The plugin's process does without the package that `Settings` is built with: that is a fifth of its memory. The run
+saves the status over its sleep, too.
 """
 
 from __future__ import annotations
@@ -16,29 +15,29 @@ if TYPE_CHECKING:
 
 
 class PluginSettings(NamedTuple):
-    """All of it."""
+    """The settings of the plugin's process."""
 
     root: str
-    """Where the node's / is seen from here."""
+    """The path of the node's / as seen from here."""
     socket: str
     """The engine's NRI socket on the node."""
     name: str
-    """What the engine knows the plugin by, with its `place` among others."""
+    """The plugin's name in the engine; `place` is its index among the engine's plugins."""
     place: int
     namespaces: tuple[str, ...]
-    """Those whose pods may have management devices."""
+    """Namespaces whose pods may have management devices."""
     kinds: tuple[str, ...]
-    """Kinds of management devices beside the one that is always one."""
+    """Kinds of management devices besides the built-in one."""
     lenient: bool
-    """What asks for such devices elsewhere starts without."""
+    """Whether containers elsewhere that request such devices start without them, instead of being refused."""
     log_format: str
-    """Empty: as suits whoever reads the log."""
+    """Empty: chosen by the kind of the log's descriptor."""
 
 
 def settings_of(settings: Settings, nri: NriSettings, root: str) -> PluginSettings:
-    """Return what the process is to know.
+    """Return the settings for the plugin's process.
 
-    Where nothing is refused, the kind of devices is not looked at that --cdi-kind names, as the peer has it.
+    If nothing is refused, devices of the kind that --cdi-kind names are not checked, as in NVIDIA's installer.
     """
     kinds = (settings.toolkit.cdi.kind,) if nri.strict else ()
     log_format = str(settings.log_format or "")
@@ -48,12 +47,12 @@ def settings_of(settings: Settings, nri: NriSettings, root: str) -> PluginSettin
 
 
 def pack_settings(asked: PluginSettings) -> str:
-    """Return it as a word."""
+    """Return the settings as a command-line word."""
     return json.dumps(asked)
 
 
 def parse_settings(word: str) -> PluginSettings:
-    """Return what such a word says."""
+    """Return the settings in a word of `pack_settings`."""
     root, socket, name, place, namespaces, kinds, lenient, log_format = json.loads(word)
     return PluginSettings(root, socket, name, place, tuple(namespaces), tuple(kinds), lenient, log_format)
 
@@ -63,30 +62,30 @@ class PluginStatus(NamedTuple):
 
     connected: bool = False
     engine: str = ""
-    """What the engine calls itself, with its version; empty: it has not said it yet."""
+    """The engine's name and version; empty: not received yet."""
     reason: str = "it is not connected yet"
-    """Why it does not ask; empty where it does."""
+    """Why the engine does not ask the plugin; empty if it does."""
     unsupported: bool = False
-    """It would leave out what the plugin names."""
+    """Whether the engine would drop the devices that the plugin names."""
 
 
 def status_fields(standing: PluginStatus) -> dict[str, Any]:
-    """Return it as JSON has it."""
+    """Return the status as JSON values."""
     return standing._asdict()
 
 
 def pack_status(standing: PluginStatus) -> bytes:
-    """Return it as one packet."""
+    """Return the status as one packet."""
     return json.dumps(status_fields(standing)).encode()
 
 
 def parse_packet(packet: bytes) -> PluginStatus:
-    """Return what a packet says."""
+    """Return the status in a packet."""
     return parse_status(json.loads(packet))
 
 
 def parse_status(said: Mapping[str, Any]) -> PluginStatus:
-    """Return what was remembered, as far as it is understood: another version of the program may have written it."""
+    """Return the saved status, as far as it can be parsed: another version of the program may have written it."""
     connected, engine, reason = said.get("connected"), said.get("engine"), said.get("reason")
     return PluginStatus(
         connected is True,
@@ -97,6 +96,6 @@ def parse_status(said: Mapping[str, Any]) -> PluginStatus:
 
 
 def saved_status(said: Mapping[str, Any]) -> PluginStatus:
-    """Return how the plugin stood when the run fell asleep that remembers this of it."""
+    """Return the plugin's status in the saved state of `PluginWatch`."""
     found = said.get("standing")
     return parse_status(found if isinstance(found, Mapping) else {})

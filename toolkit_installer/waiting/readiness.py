@@ -1,9 +1,8 @@
-"""The ready marker: a file of the installer's own that is there while the engines serve the handlers.
+"""Readiness of a waiting instance's node: the engines serve the handlers, and the toolkit is whole.
 
-Beside it lies another one, from when the engines have served them for the first time until the run leaves. A pod's
-startup probe looks at that: a driver that is away makes a node not ready, and is no reason to start the pod anew.
-
-Whether the node of a waiting instance is ready: the engines serve the handlers, and the toolkit is whole.
+The ready marker is a file of the installer's own that exists while the node is ready. A second file next to it exists
+from when the engines first served the handlers until the run ends. A pod's startup probe checks the second file: a
+missing driver makes a node not ready, and is no reason to restart the pod.
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ from toolkit_installer.waiting import node_watch
 from toolkit_installer.waiting.plugin_protocol import PluginStatus
 
 STARTED = ".started"
-"""What the name of the other file ends with."""
+"""Suffix of the second file's name."""
 _MODE = 0o644
 
 
 class Marker:
-    """The file at `path` in the installer's own mount namespace; with None there is none, and nothing is done."""
+    """The ready file at `path` in the installer's own mount namespace; None: no file, and every method does nothing."""
 
     def __init__(self, path: str | None, calls: SystemCalls) -> None:
         self.path = path
         self._files = Files(Root("/"), calls)
 
     def prepare(self) -> None:
-        """Remove what an earlier run left. Raises ConfigurationError where there is no folder for the file."""
+        """Remove the files of an earlier run. Raises ConfigurationError if there is no folder for the file."""
         if self.path is None:
             return
         folder = os.path.dirname(self.path)
@@ -58,11 +57,11 @@ class Marker:
             self._remove(end)
 
     def clear(self) -> None:
-        """Remove the file, if it is there. Raises NodeError, ConfigurationError."""
+        """Remove the ready file, if it exists. Raises NodeError, ConfigurationError."""
         self._remove()
 
     def clear_before_cleanup(self) -> None:
-        """Remove both files; a failure is said, and no reason to leave the node as it is."""
+        """Remove both files; a failure is logged, and does not stop the cleanup."""
         try:
             self._remove()
             self._remove(STARTED)
@@ -72,17 +71,17 @@ class Marker:
             )
 
     def write(self, text: str, why: str = "the engines serve the handlers") -> None:
-        """Write the file, unless it is there already, and say `why`. Raises NodeError, ConfigurationError."""
+        """Write the ready file, unless it exists, and log `why`. Raises NodeError, ConfigurationError."""
         self.start(text)
         if self._write(text):
             log.get().info("Wrote the ready file", key="ready", file=self.path, why=why)
 
     def start(self, text: str) -> None:
-        """Write the file beside it that says that the run has done its work. Raises NodeError, ConfigurationError."""
+        """Write the second file: the run has done its work. Raises NodeError, ConfigurationError."""
         self._write(text, STARTED)
 
     def _write(self, text: str, end: str = "") -> bool:
-        """Write one of the files, unless it is there already; tell whether it was not."""
+        """Write one of the files, unless it exists; return whether it was written."""
         if self.path is None or self._files.own_status(self.path + end) is not None:
             return False
         self._files.overwrite(self._place(end), text.encode(), own_metadata(_MODE))
@@ -93,64 +92,65 @@ class Marker:
             self._files.remove(self._place(end))
 
     def _place(self, end: str = "") -> str:
-        assert self.path is not None  # noqa: S101  # asked for only where there is one
+        assert self.path is not None  # noqa: S101  # called only with a path
         return self._files.in_folder(self.path + end)
 
 
 def described(receipt: Receipt, plugin: PluginStatus | None = None) -> str:
-    """Return what the file says: a line for each engine, with its handlers, and one for the engine of the plugin."""
+    """Return the ready file's content: a line for each engine, with its handlers, and one for the plugin's engine."""
     engines = [" ".join([each.name, *_served(receipt, each)]) for each in receipt.asked()]
     served = [f"NRI plugin of {plugin.engine}"] if plugin is not None else []
     return "".join(f"{line}\n" for line in (*engines, *served))
 
 
 def _served(receipt: Receipt, engine: EngineRecord) -> tuple[str, ...]:
-    """Return the handlers of an engine, or the word for the other way to its containers."""
+    """Return an engine's handlers, or the word "cdi" if its containers get the GPU by CDI alone."""
     return tuple(name for name, _ in engine.handlers) or (("cdi",) if receipt.reads_cdi(engine.name) else ())
 
 
 _SOON_SECONDS = 5.0
-"""What an engine gets to answer before the node is said not to be ready: somebody is to know within a minute."""
+"""The time for an engine's answer before the node is reported as not ready: reports must come within a minute."""
 
 Watched = tuple[tuple[str, str, str], ...]
 """Events, paths in the installer's mount namespace, and their identities (idling.identity)."""
 
 
 class Readiness:
-    """Keeps the ready file as the node is, and knows what to watch, as that changes with an engine."""
+    """A keeper of the ready file, which follows the node's status, and of the engines' paths to watch."""
 
     def __init__(self, settings: Settings, node: Node) -> None:
         self.marker = Marker(settings.ready_file, node.calls)
         self.engine_changed = False
-        """An engine was started or stopped while nobody looked."""
+        """Whether an engine was started or stopped while the run was idle."""
         self.stopped = False
-        """An engine does not run, and would if it were asked, or runs and does not answer: it is looked for again."""
+        """Whether the run must poll for an engine: one that is stopped but starts on a request, or hangs."""
         self.state = NodeState(Reason.INSTALLING)
-        """How the node stood when it was last looked at."""
+        """The node's status at the last inspection."""
         self.unserved: frozenset[str] = frozenset()
-        """The engines that did not serve the handlers then, by their names."""
+        """The names of the engines that did not serve the handlers then."""
         self.damaged = 0
-        """How many of the toolkit's files would not work."""
+        """The number of the toolkit's files that would not work."""
         self.driver_away = False
         self.pending: Pending | None = None
         """The reload that is not allowed yet."""
         self.plugin: PluginStatus | None = None
-        """How the NRI plugin stands, None where none is served."""
+        """The NRI plugin's status, None if no plugin is served."""
         self._settings = settings
         self._node = node
         self._told = settings.reports is not None or settings.counts
         self._asked: Watched | None = None
-        """What changes with the engines, from before they were asked; None: they were not."""
+        """The engines' paths to watch, identified before the engines were queried; None: they were not."""
 
     @property
     def due(self) -> bool:
-        """Whether anybody wants to know: a ready file is kept, somebody is told, or an engine changed."""
+        """Whether the status is needed: for a ready file, a report or metrics, or because an engine changed."""
         return self._settings.ready_file is not None or self._told or self.engine_changed
 
     def mark(self, receipt: Receipt | None, *, driver_away: bool, tell: Callable[[], None]) -> None:
-        """Ask the engines, note the `state`, and write or remove the ready file. Raises Stopped, NodeError.
+        """Query the engines, set `state`, and write or remove the ready file. Raises Stopped, NodeError.
 
-        An engine that runs and does not answer is waited for. `tell` is called before: it may not come back.
+        An engine that runs and does not answer is waited for. `tell` is called before that wait, which a signal may
+        end.
         """
         patience = self._settings.reload_timeout
         seen, damage = ask_engines(self._node, receipt, min(_SOON_SECONDS, patience)), self._damage(receipt)
@@ -169,11 +169,11 @@ class Readiness:
         self._note(receipt, seen, damage, driver_away=driver_away)
 
     def _note(self, receipt: Receipt | None, seen: Answers, damage: list[str], *, driver_away: bool) -> None:
-        """Note how the node stands, and write or remove the ready file. Raises NodeError."""
+        """Set the node's status, and write or remove the ready file. Raises NodeError."""
         self._asked, self.stopped = seen.watched, seen.stopped or seen.hangs
         self.unserved, self.damaged, self.driver_away = seen.unserved, len(damage), driver_away
         if damage:
-            from toolkit_installer.waiting import refresh_command  # noqa: PLC0415  # of a node that is damaged
+            from toolkit_installer.waiting import refresh_command  # noqa: PLC0415  # only for a damaged node
 
             command = refresh_command.of_self()
             damage = [f"{'; '.join(damage)} (`--on-drift repair` or `{command}` puts the toolkit's files back)"]
@@ -181,17 +181,17 @@ class Readiness:
             seen = msgspec.structs.replace(seen, wrong=(*seen.wrong, hint))
         self.state = _state(receipt, seen, damage, driver_away=driver_away, pending=self.pending, plugin=self.plugin)
         if receipt is None and self.state.reason is Reason.INSTALLING:
-            from toolkit_installer.planning import installed  # noqa: PLC0415  # of a node without a receipt
+            from toolkit_installer.planning import installed  # noqa: PLC0415  # only for a node without a receipt
 
             if installed.is_there(self._node, self._settings.toolkit.folder):
                 self.state = NodeState(Reason.DRIFT, _owed(None))
         if self._told:
-            from toolkit_installer import foreign_words  # noqa: PLC0415  # only where somebody is told
+            from toolkit_installer import foreign_words  # noqa: PLC0415  # only for reports
 
             self.state = msgspec.structs.replace(self.state, message=foreign_words.own(self.state.message))
         if receipt is not None and _is_installed(receipt) and driver_away and not (seen.wrong or damage):
             self.marker.start(described(receipt, self.plugin))
-        if self.pending is not None:  # all is done that may be done, and a new pod could do no more
+        if self.pending is not None:  # nothing more is allowed now, and a new pod could do no more
             self.marker.start(f"{self.pending.words}\n")
         if receipt is None or not self.state.ready:
             self.marker.clear()
@@ -201,27 +201,27 @@ class Readiness:
         self.marker.write(described(receipt, self.plugin))
 
     def _while_down(self, seen: Answers) -> str | None:
-        """Return how to ask for the status while an engine is down; None if it is not, or outside a container."""
+        """Return how to get the status while an engine is down; None if none is, or outside a container."""
         if not seen.silent:
             return None
-        from toolkit_installer.waiting import refresh_command  # noqa: PLC0415  # of an engine that is down
+        from toolkit_installer.waiting import refresh_command  # noqa: PLC0415  # only for an engine that is down
 
         command = refresh_command.status_without_engine()
         return f"on the node, `{command}` works without the engine" if command is not None else None
 
     def _damage(self, receipt: Receipt | None) -> list[str]:
-        """Return in words which of the toolkit's files would not work, where they are looked after."""
+        """Return descriptions of the toolkit's files that would not work; [] if drift is ignored."""
         if self._settings.on_drift is OnDrift.IGNORE:
             return []
         damage = node_watch.damage(self._settings, self._node, receipt)
         return [f"{each.name}: {each.what}" for each in damage if each.certain]
 
     def watched(self, receipt: Receipt | None, processes: Mapping[EngineName, Process | None]) -> Watched:
-        """Return what changes with the engines: as they were asked, else as converging saw their `processes`."""
+        """Return the engines' paths to watch: from the last query, else by the `processes` that converging found."""
         if self._asked is not None or receipt is None:
             return self._asked or ()
         seen = [each for engine in receipt.asked() for each in _process_of(processes.get(engine.name))]
-        alive = [each for each in seen if each[2]]  # the others were restarted by us
+        alive = [each for each in seen if each[2]]  # the run itself restarted the others
         return (*alive, *(_socket_of(self._node, engine) for engine in receipt.asked()))
 
 
@@ -234,8 +234,8 @@ def _is_installed(receipt: Receipt | None) -> bool:
 
 
 def _owed(receipt: Receipt | None) -> str:
-    """Return what is to be done on a node that was not left as installed, and by which command."""
-    from toolkit_installer.waiting import refresh_command  # noqa: PLC0415  # of a run that was cut short
+    """Return the message that names the pending work on a node and the command that does it."""
+    from toolkit_installer.waiting import refresh_command  # noqa: PLC0415  # only for an interrupted run
 
     return (_NO_RECEIPT if receipt is None else _UNFINISHED).format(refresh_command.of_self())
 
@@ -249,7 +249,7 @@ def _say(
     waits: bool,
     hint: str | None,
 ) -> None:
-    """Say what keeps the node from being ready."""
+    """Log the reasons why the node is not ready."""
     if wrong or not (_is_installed(receipt) or driver_away or waits):
         owed = [] if _is_installed(receipt) else [_owed(receipt)]
         log.get().warning(
@@ -273,7 +273,7 @@ def _state(
     pending: Pending | None,
     plugin: PluginStatus | None,
 ) -> NodeState:
-    """Return how the node stands; of several things that are wrong, the one that the others come from. Pure."""
+    """Return the node's status; of several faults, the one that causes the others. Pure."""
     if driver_away:
         return NodeState(Reason.DRIVER_NOT_READY, "No driver is usable: `kubectl logs` of the pod says what is missing")
     if pending is not None and not seen.silent and not (pending.served and _is_installed(receipt)):
@@ -291,7 +291,7 @@ def _state(
 
 
 def _amiss(damage: Sequence[str], plugin: PluginStatus | None) -> NodeState | None:
-    """Return what else keeps a node from being ready whose engines serve all that they are to serve. Pure."""
+    """Return the status for a fault outside the engines, None if there is none. Pure."""
     if plugin is not None and not plugin.connected:
         return NodeState(Reason.PLUGIN_DOWN, f"The NRI plugin is not connected: {plugin.reason}")
     if damage:
@@ -300,30 +300,30 @@ def _amiss(damage: Sequence[str], plugin: PluginStatus | None) -> NodeState | No
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """What the engines said: what is `wrong`, what to watch, and whether one of them is not running at all."""
+    """The engines' answers: their faults (`wrong`), the paths to watch, and whether an engine is not running at all."""
 
     wrong: tuple[str, ...] = ()
     watched: Watched = ()
     stopped: bool = False
     unserved: frozenset[str] = frozenset()
-    """The engines of which something is wrong, by their names."""
+    """The names of the engines with faults."""
     silent: bool = False
-    """Whether one of them does not answer."""
+    """Whether an engine does not answer."""
     hangs: bool = False
-    """Whether one of these runs, or took the question, all the same."""
+    """Whether a silent engine runs, or accepted the request."""
 
 
 def ask_engines(node: Node, receipt: Receipt | None, seconds: float) -> Answers:
-    """Ask the engines what they serve; one that is starting gets `seconds`. Raises Stopped on a pending signal.
+    """Query the engines' handlers; an engine that is starting gets `seconds`. Raises Stopped on a pending signal.
 
-    One that somebody stopped, and that systemd would start for it, is not asked.
+    A stopped engine that systemd would start on a request is not queried.
     """
     wrong: list[str] = []
     unserved: set[str] = set()
     watched: list[tuple[str, str, str]] = []
     stopped = silent = hangs = False
     for engine in receipt.asked() if receipt is not None else ():
-        # taken before the engine is asked: a restart from here on is seen
+        # identified before the query: a restart from here on is seen
         watched.append(_socket_of(node, engine))
         if serving.starts_when_asked(node, engine.name, engine.socket):
             wrong.append(_silence(node, engine, "it is not running"))
@@ -346,29 +346,29 @@ def ask_engines(node: Node, receipt: Receipt | None, seconds: float) -> Answers:
 
 
 def _silence(node: Node, engine: EngineRecord, heard: str) -> str:
-    """Return in words that an engine does not answer, with its socket, and where to look."""
+    """Return the message that an engine does not answer, with its socket, and where to look."""
     unit = serving.unit_of(node, engine.name, engine.socket)
     place = f"`systemctl status {unit}`" if unit is not None else "what starts it"
     return f"{engine.name}: {heard} ({engine.socket}; look at {place})"
 
 
 def _socket_of(node: Node, engine: EngineRecord) -> tuple[str, str, str]:
-    """Return what changes with an engine's socket. Raises NodeError."""
+    """Return the watch of an engine's socket. Raises NodeError."""
     socket = node.root.outside(node.files.canonical(engine.socket))
     return idling.ENGINE, socket, idling.identity(socket)
 
 
 def _answer_of(node: Node, engine: EngineRecord) -> list[tuple[str, str, str]]:
-    """Return what changes when an engine that runs answers no more; nothing of one that has another language."""
+    """Return the watch of a running engine's answers; [] for an engine that does not speak HTTP."""
     socket = f"{node.root.outside(node.files.canonical(engine.socket))}{idling.ASKED}"
     answers = idling.identity(socket) == idling.ANSWERS
     return [(idling.SILENT, socket, idling.ANSWERS)] if answers else []
 
 
 def _process_of(process: Process | None) -> list[tuple[str, str, str]]:
-    """Return what changes when an engine's process ends: the folder that the kernel shows of it; nothing of none.
+    """Return the watch of an engine's process, by its folder in /proc; [] without a process.
 
-    The identity is empty, which nothing ever has, where the process is gone already.
+    If the process is gone already, the identity is empty, which no file ever has.
     """
     if process is None:
         return []

@@ -1,4 +1,4 @@
-"""The command by which an administrator reaches a run where it is: in its pod, in its container, or on the machine."""
+"""The command line by which an administrator reaches a run: in its pod, in its container, or on the machine."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLACES = (
     (("--toolkit-install-dir", "--root"), ("TOOLKIT_INSTALL_DIR", "ROOT")),
     (("--pid-file",), ("TOOLKIT_PID_FILE", "PID_FILE")),
 )
-"""The options that say where a run is, and their variables."""
+"""The options that locate a run, and their variables."""
 _USUAL = frozenset({Settings().toolkit.install_dir, Settings().pid_file})
 _NAME = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
 _NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
@@ -31,7 +31,7 @@ _CONTAINERS = (
     ("docker", r"/containers/([0-9a-f]{64})/hostname$"),
     ("podman", r"/overlay-containers/([0-9a-f]{64})/userdata/"),
 )
-"""What docker and podman mount on a container's /etc/hostname: a file in a folder that is called by its ID."""
+"""The files that docker and podman mount on a container's /etc/hostname, in a folder named by the container's ID."""
 
 
 def of_self() -> str:
@@ -54,21 +54,21 @@ def status_without_engine() -> str | None:
     `kubectl exec` and `docker exec` need the engine; the container's processes go on without it.
     """
     if places.sees_inits_root_elsewhere():
-        pid = str(os.getpid())  # the node's own number
+        pid = str(os.getpid())  # the PID on the node
     elif places.is_marked():
         pid = "PID"
     else:
         return None
-    # nsenter runs it with the variables of the node, and not with those of the container
+    # nsenter runs the command with the node's variables, not the container's
     return f"nsenter -t {pid} -m -p {Program.TOOLKIT_INSTALLER} status{_options(sys.argv, os.environ)}"
 
 
 def command(
     name: str, started: Sequence[str], environment: Mapping[str, str], namespace: str | None, table: Sequence[Mount]
 ) -> str:
-    """Return the command line of our command `name` for a run that was `started` so, with these mounts. Pure."""
+    """Return the command line of our command `name` for a run with this command line, environment and mounts. Pure."""
     words = f"{Program.TOOLKIT_INSTALLER} {name}"
-    within = f"{words}{_options(started, {})}"  # a container's variables are there for whoever enters it as well
+    within = f"{words}{_options(started, {})}"  # a process that enters the container gets its variables, too
     if environment.get(_IN_A_POD):
         pod = environment.get("HOSTNAME", "")
         return f"kubectl -n {namespace or 'NAMESPACE'} exec {pod if re.fullmatch(_NAME, pod) else 'POD'} -- {within}"
@@ -81,7 +81,7 @@ def command(
 
 
 def _options(started: Sequence[str], environment: Mapping[str, str]) -> str:
-    """Return the options by which another command finds what a run was started for. Pure."""
+    """Return the options by which another command finds the run's node root, folder and PID file. Pure."""
     given = (
         (flags[0], command_line.last(started, *flags) or next(filter(None, map(environment.get, names)), None))
         for flags, names in _PLACES
@@ -90,7 +90,7 @@ def _options(started: Sequence[str], environment: Mapping[str, str]) -> str:
 
 
 def _namespace(pid: int) -> str | None:
-    """Return the namespace of the pod that a process is in, None where that is not known."""
+    """Return the namespace of the pod of a process, None if it is unknown."""
     process = processes.inspect_process(pid)
     if process is None:
         return None

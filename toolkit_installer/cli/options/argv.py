@@ -1,10 +1,9 @@
-"""One spelling for the many ways in which callers write flags.
+"""Parses flags in every spelling that callers use, on the command line and in strings of flags.
 
 The field's scripts were written for two generations of Go parsers, which read `-flag value`, `--flag=value`, bare
-booleans and `--flag=false` alike. Here all of them become `--flag=value`, so that a boolean never swallows the
-argument after it.
+booleans and `--flag=false` alike. Here all become `--flag=value`: a boolean never swallows the argument after it.
 
-RUNTIME_ARGS and TOOLKIT_ARGS, older manifests' strings of flags: split by shlex rules, never given to a shell.
+RUNTIME_ARGS and TOOLKIT_ARGS, older manifests' strings of flags, are split by shlex rules, never passed to a shell.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _OF_EVERY_COMMAND = frozenset({"-help", "-help-all", "-version"})
 
 
 class Grammar(msgspec.Struct, frozen=True):
-    """Which flags there are, keyed by their spelling without dashes."""
+    """The known flags, keyed by their spelling without dashes."""
 
     long_names: Mapping[str, Option]
     letters: Mapping[str, Option]
@@ -42,14 +41,14 @@ class Given(msgspec.Struct, frozen=True):
 
 
 def grammar_of(options: Iterable[Option], letters: Mapping[str, Option] | None = None) -> Grammar:
-    """Return the grammar of these options, with their own letters unless others are named."""
+    """Return the grammar of these options, with their own letters unless `letters` is given."""
     rows = tuple(options)
     own = {letter: option for option in rows for letter in option.letters}
     return Grammar({name: option for option in rows for name in option.long_names}, own if letters is None else letters)
 
 
 def read(arguments: Iterable[str], grammar: Grammar) -> Iterator[Given | str]:
-    """Find the options in an argument list; what is none, or lacks its value, comes through as it is."""
+    """Yield the options in an argument list; other arguments, and options that lack their value, stay as they are."""
     rest = collections.deque(arguments)
     while rest:
         token = rest.popleft()
@@ -67,12 +66,12 @@ def read(arguments: Iterable[str], grammar: Grammar) -> Iterator[Given | str]:
 
 
 def canonical(arguments: Iterable[str], grammar: Grammar) -> list[str]:
-    """Return the same arguments, each option as `--flag=value` under its first name."""
+    """Return the arguments with each option as `--flag=value` under its first name."""
     return [str(token) for token in read(arguments, grammar)]
 
 
 def _read_long(token: str, rest: collections.deque[str], grammar: Grammar) -> list[Given]:
-    """Go's parsers take one dash for two."""
+    """Parse a long flag, with one dash or two as in Go; return nothing for an unknown flag, or without its value."""
     name, equals, text = token.removeprefix("-").removeprefix("-").partition("=")
     option = grammar.long_names.get(name)
     if option is None:
@@ -85,7 +84,7 @@ def _read_long(token: str, rest: collections.deque[str], grammar: Grammar) -> li
 
 
 def _read_letters(token: str, rest: collections.deque[str], grammar: Grammar) -> list[Given | str]:
-    """`-n`, `-r docker`, `-rdocker`, `-r=docker`, `-nr docker`."""
+    """Parse flags of one letter: `-n`, `-r docker`, `-rdocker`, `-r=docker`, `-nr docker`."""
     found: list[Given | str] = []
     letters = token[1:]
     while letters:
@@ -109,7 +108,7 @@ _CRIO_LETTERS = types.MappingProxyType({"d": "hooks_dir", "f": "hook_filename"})
 
 
 def runtime_flags(engine: EngineName | None) -> Grammar:
-    """Return the flags that RUNTIME_ARGS may hold: the engine step's, with the letters that this engine's tool had."""
+    """Return the flags that RUNTIME_ARGS may hold: the engine step's, with the letters of this engine's former tool."""
     return _grammar(Step.RUNTIME, _CRIO_LETTERS if engine is EngineName.CRIO else _DOCKER_LETTERS)
 
 
@@ -121,7 +120,7 @@ def toolkit_flags() -> Grammar:
 def parse(text: str, *, label: str, grammar: Grammar) -> dict[str, tuple[str, ...]]:
     """Return the texts given for each option, by its name; `label` is the variable or flag that held the string.
 
-    Raises UsageError for bad quoting, for what is no flag of this step, and for anything left over.
+    Raises UsageError for bad quoting, for a flag of another step, and for anything left over.
     """
     try:
         tokens = shlex.split(text)

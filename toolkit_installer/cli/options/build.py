@@ -1,8 +1,6 @@
-"""Which node a command line is about, where the rest of it makes no sense. Pure.
+"""Builds one frozen, validated Settings from flags and variables. Pure: uses nothing but its arguments.
 
-What was asked of the NRI plugin. Pure.
-
-From flags and variables to one frozen, validated Settings. Pure: looks at nothing but its arguments.
+Of a command line that is otherwise invalid, `place` and `logging` still return the node and how to log.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ from toolkit_installer.settings import (
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where the node is seen, where its PID file is there, and where the ready file is here; as in `Settings`."""
+    """The node's root, its PID file on the node, and the ready file here; as in `Settings`."""
 
     node_root: str | None
     host_root: str
@@ -48,7 +46,7 @@ class Place(msgspec.Struct, frozen=True):
 
 
 def place(values: Mapping[str, Sequence[str]], environment: Mapping[str, str], program: Program) -> Place | None:
-    """Return the node that `values`, the options' texts by name, and the variables name; None where they do not."""
+    """Return the node that `values`, option texts by name, and the variables name; None if these are invalid."""
     sources = Sources(values, environment, program)
     try:
         said = {name: sources.answer(BY_NAME[name]).value for name in Place.__struct_fields__}
@@ -58,9 +56,9 @@ def place(values: Mapping[str, Sequence[str]], environment: Mapping[str, str], p
 
 
 def asked(answers: Answers, method: Method) -> NriSettings | None:
-    """Return how the plugin is to be served, None: it is not, which goes for a run that does not wait, too.
+    """Return the settings of the NRI plugin, None if none is served, as in a run that does not wait.
 
-    Raises UsageError for what is missing, and where docker is the engine that was named: it asks no plugin.
+    Raises UsageError for a missing value, and if docker is the named engine: it calls no plugin.
     """
     if not answers.flag("enable_nri_plugin") and method is not Method.NRI:
         return None
@@ -91,9 +89,9 @@ def asked(answers: Answers, method: Method) -> NriSettings | None:
 
 
 DESTINATION = "destination"
-"""The positional argument's key among the values."""
+"""The key of the positional argument among the values."""
 DAEMON_SET = "NAME"
-"""What the argument of `delete-daemonset` is called."""
+"""The name of the argument of `delete-daemonset`."""
 
 
 def build(
@@ -104,13 +102,13 @@ def build(
     installing: bool = True,
     looking_for_driver: bool = False,
 ) -> Settings:
-    """Return what was asked for.
+    """Return the settings of a command.
 
     `values` are the texts given on the command line by option name, in their order; the positional argument is under
-    `DESTINATION`. With `installing` false, what a run alone needs may be missing: a node can always be inspected and
-    reverted. With `looking_for_driver`, a driver root that nobody gave is to be found.
+    `DESTINATION`. With `installing` false, options that only a run needs may be missing: a node can always be inspected
+    and reverted. With `looking_for_driver`, a driver root that was not given is to be found on the node.
 
-    Raises UsageError: a bad value, a contradiction, or something that is missing.
+    Raises UsageError for a bad value, a contradiction, or a missing option.
     """
     sources = Sources(_with_destination(values, program), environment, program)
     words = sources.answer(BY_NAME["runtime"]).value
@@ -145,7 +143,7 @@ def build(
 def deletion(
     name: str, values: Mapping[str, Sequence[str]], environment: Mapping[str, str], program: Program
 ) -> DeletionSettings:
-    """Return which DaemonSet is to be deleted, and where. Raises UsageError for a bad name, and outside of a pod."""
+    """Return which DaemonSet to delete, and where. Raises UsageError for a bad name, and outside a pod."""
     answers = Sources(values, environment, program).answers(None, None)
     if not answers.given("api_host"):
         raise UsageError(
@@ -161,7 +159,7 @@ def deletion(
 
 
 def logging(values: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> tuple[LogFormat | None, bool]:
-    """Return how to log, and whether all of it, when the rest makes no sense; what does not either counts as unset."""
+    """Return the log format and whether to log debug lines; invalid values count as unset, other options are unused."""
     said: dict[str, object] = {}
     for name in ("log_format", "debug"):
         with contextlib.suppress(UsageError):
@@ -171,12 +169,12 @@ def logging(values: Mapping[str, Sequence[str]], environment: Mapping[str, str])
 
 
 def destination_name(program: Program) -> str:
-    """Return what the positional argument is called."""
+    """Return the name of the positional argument."""
     return "INSTALL_DIR" if program is Program.TOOLKIT_INSTALLER else "DESTINATION"
 
 
 def _with_destination(values: Mapping[str, Sequence[str]], program: Program) -> dict[str, Sequence[str]]:
-    """Take the positional argument as the install folder; a flag beside it must say the same."""
+    """Return the values with the positional argument as install folder. Raises UsageError if a flag contradicts it."""
     flags = {name: texts for name, texts in values.items() if name != DESTINATION}
     if DESTINATION not in values:
         return flags
@@ -198,7 +196,7 @@ _OF_ONE_WITH_DROP_INS = ("drop_in", "drop_in_host_path")
 
 
 def _refuse_what_names_one_engine(answers_of: Mapping[EngineName, Answers]) -> None:
-    """Raise UsageError for a path that is given for several engines at once; each has variables of its own."""
+    """Raise UsageError for one path that is given for several engines; each engine has variables of its own."""
     for name, answers in answers_of.items():
         others = [other for other in answers_of if other is not name and other is not EngineName.DOCKER]
         options = (*_OF_ONE_ENGINE, *(_OF_ONE_WITH_DROP_INS if others and name is not EngineName.DOCKER else ()))
@@ -214,7 +212,7 @@ def _refuse_what_names_one_engine(answers_of: Mapping[EngineName, Answers]) -> N
 
 
 def _cluster(answers: Answers) -> ClusterSettings | None:
-    """Return whom to ask before anything is cleaned up. Raises UsageError for what is missing."""
+    """Return what to query before a cleanup, None for nothing. Raises UsageError for a missing option."""
     if Cleanup(answers.text("cleanup")) is not Cleanup.AUTO or answers.flag("no_daemon"):
         return None
     missing = [BY_NAME[name] for name in ("daemon_set", "node_name", "api_host") if not answers.given(name)]
@@ -236,7 +234,7 @@ _REPORTS = ("node_condition", "startup_taint", "node_labels", "node_events")
 
 
 def _reports(answers: Answers) -> ReportSettings | None:
-    """Return what the cluster is to be told. Raises UsageError for what is missing."""
+    """Return what to report to the cluster, None for nothing. Raises UsageError for a missing option."""
     condition, taint = answers.text("node_condition"), answers.text_or_none("startup_taint")
     wanted = [condition, taint, answers.flag("node_labels"), answers.flag("node_events")]
     retaint = answers.flag("retaint")
@@ -267,7 +265,7 @@ def _reports(answers: Answers) -> ReportSettings | None:
 
 
 def _driver_paths(answers: Answers, *, looking: bool) -> dict[str, str]:
-    """Return the driver root, the device root, and where each is mounted here; AUTO is what is to be found."""
+    """Return the driver root, the device root, and where each is mounted here; AUTO for paths to find."""
     driver_root = AUTO if looking and not answers.given("driver_root") else answers.text("driver_root")
     found = looking or driver_root == AUTO
 
@@ -278,7 +276,7 @@ def _driver_paths(answers: Answers, *, looking: bool) -> dict[str, str]:
     dev_root = path("dev_root", driver_root)
     if node_root is None:
         mounted_at = dev_mounted_at = path("driver_root_ctr_path", answers.text("driver_root_ctr_path"))
-    else:  # all of the node is seen below one folder, and the driver with it
+    else:  # the whole node is mounted below one folder, and the driver with it
         mounted_at = path("driver_root_ctr_path", posixpath.normpath(f"{node_root}/{driver_root}"))
         dev_mounted_at = mounted_at if dev_root == driver_root else posixpath.normpath(f"{node_root}/{dev_root}")
     return {
@@ -300,7 +298,7 @@ def _toolkit(answers: Answers, *, looking: bool) -> ToolkitSettings:
 
 
 def _method(answers: Answers) -> Method:
-    """Return how containers are to get the GPU. Raises UsageError for what contradicts it."""
+    """Return how containers are to get the GPU. Raises UsageError for options that contradict it."""
     method = Method(answers.text("method"))
     if method is Method.HANDLERS:
         return method
@@ -328,7 +326,7 @@ def _method(answers: Answers) -> Method:
 
 
 def _cdi(answers: Answers) -> CdiSettings:
-    """Return what was asked for; a specification that is to be written nowhere is not asked for."""
+    """Return the CDI settings; with an empty folder, the specification is not enabled."""
     folder = answers.text("cdi_output_dir")
     method = answers.text("method")
     return CdiSettings(
@@ -340,7 +338,7 @@ def _cdi(answers: Answers) -> CdiSettings:
 
 
 def _engine(answers: Answers, name: EngineName | None, *, hooks: bool) -> EngineSettings:
-    """Return the engine step's settings. `hooks`: the caller is of the time when CRI-O had hook mode only."""
+    """Return the engine step's settings. `hooks`: the caller's command line is from when CRI-O had hook mode only."""
     config_mode = "hook" if hooks and not answers.given("config_mode") else answers.text("config_mode")
     enable_cdi = (
         answers.flag("enable_cdi_in_runtime") if answers.given("enable_cdi_in_runtime") else _cdi(answers).enabled
@@ -360,7 +358,7 @@ def _engine(answers: Answers, name: EngineName | None, *, hooks: bool) -> Engine
 
 
 def _keep_toolkit(answers: Answers, values: Mapping[str, Sequence[str]]) -> bool:
-    """--remove-toolkit is the other word for --keep-toolkit=false, and wins over a variable as that would."""
+    """Return whether to keep the toolkit. --remove-toolkit is --keep-toolkit=false, and overrides a variable, too."""
     keep = answers.flag("keep_toolkit")
     if not answers.given("remove_toolkit"):
         return keep

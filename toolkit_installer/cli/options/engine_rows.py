@@ -1,7 +1,4 @@
-"""The rows of the option table for the install step: the toolkit's files and its config.toml.
-
-The rows of the option table for the engine step, and for two other ways of handing out devices: CDI and NRI.
-"""
+"""Rows of the option table for the install step (the toolkit's files and its config.toml), the engine, CDI and NRI."""
 
 from __future__ import annotations
 

@@ -1,8 +1,6 @@
-"""What the help of a command says, as a value. Pure.
+"""The help pages of all commands, and their text at any width. Pure.
 
-What the help says of `capture`, `replay` and `compare`.
-
-The help: grouped options, each with its variables and its default, at any width.
+Options are grouped, each with its variables and its default.
 """
 
 from __future__ import annotations
@@ -47,25 +45,25 @@ _SPELLING = (
 INSPECTING = (ExitCode.DONE, ExitCode.BUG, ExitCode.USAGE, ExitCode.BAD_CONFIGURATION)
 """The exit codes of a command that only inspects."""
 RUNNING = tuple(code for code in ExitCode if code is not ExitCode.NOT_DELETED)
-"""Those of a run, and of what reports how one would end."""
+"""The exit codes of a run, and of a command that reports how a run would end."""
 
 
 class Page(msgspec.Struct, frozen=True):
-    """What the help of one command says, apart from its usage line."""
+    """The help of one command, apart from its usage line."""
 
     about: str
     examples: tuple[str, ...]
     options: tuple[Option, ...] = OPTIONS
     notes: tuple[str, ...] = (_PRECEDENCE, _SPELLING)
     argument: str | None = None
-    """What it has to be given beside options, as the usage line names it; None: where to install, if at all."""
+    """The required arguments, as the usage line names them; None: the optional install folder."""
     common: frozenset[str] | None = None
-    """The names of the options that `--help` shows, the others being for `--help-all`; None: it shows all."""
+    """The names of the options that `--help` shows, while `--help-all` shows all; None: both show all."""
 
     codes: tuple[ExitCode, ...] = INSPECTING
     """The exit codes that the command can end with."""
     codes_note: str = ""
-    """What else there is to say of them."""
+    """A note on the exit codes."""
 
     def shown(self, *, full: bool) -> list[Option]:
         """Return the options that the help shows."""
@@ -150,7 +148,7 @@ _COMMON = frozenset(
 )
 """The options of `run` that most people use."""
 _LOOKING = frozenset({"node_root", "host_root", "log_format", "debug"})
-"""What every command takes that looks at the node."""
+"""The options of every command that inspects the node."""
 _UNINSTALL_NAMES = _LOOKING | frozenset(
     {"runtime", "pid_file", "ready_file", "keep_toolkit", "remove_toolkit", "without_gpu", "reload_timeout"}
     | {"reload_budget", "allow_restart", "install_dir", "socket", "restart_mode"}
@@ -241,7 +239,7 @@ _FOR_THE_DRIVER: Mapping[str, str | None] = {
     "driver_root": "auto",
     "driver_root_ctr_path": "found with it",
 }
-"""What `wait-driver` shows of the options of `run`, and what it says of a default that is found."""
+"""The options of `run` that `wait-driver` shows, with a note on defaults that are found on the node."""
 
 WAIT_DRIVER = _short_page(
     about="Wait until the driver is usable, and say meanwhile what is missing: in a driver container's root or on the "
@@ -313,15 +311,15 @@ ABOUT_THE_PROGRAM: Mapping[str, str] = types.MappingProxyType(
         "source <(toolkit-installer completion bash)",
     }
 )
-"""The commands that look at no node."""
+"""The commands that inspect no node."""
 
 
 def render(
     page: Page, usage: str, program: Program, *, width: int, emphasise: Callable[[str], str] = str, full: bool = True
 ) -> str:
-    """Return a command's help; `width` is in columns, `emphasise` makes titles and flags stand out.
+    """Return a command's help; `width` is in columns, `emphasise` highlights titles and flags.
 
-    With `full` it has all options, else those that most people use.
+    With `full` it has all options, else the most used ones.
     """
     lines = [f"{emphasise('Usage:')} {usage}", "", *_paragraph(page.about, width, "  ")]
     shown = page.shown(full=full)
@@ -341,7 +339,7 @@ def render(
 
 
 def render_commands(*, width: int, emphasise: Callable[[str], str] = str) -> str:
-    """Return the help of the program that has several commands."""
+    """Return the help of the program with several commands."""
     program = Program.TOOLKIT_INSTALLER
     lines = [f"{emphasise('Usage:')} {program} COMMAND [OPTIONS] [INSTALL_DIR]", ""]
     lines += _paragraph(
@@ -366,7 +364,7 @@ def _common_options(title: str, emphasise: Callable[[str], str], more: Iterable[
 def _end(
     codes: Iterable[ExitCode], note: str, examples: Iterable[str], width: int, emphasise: Callable[[str], str]
 ) -> Iterator[str]:
-    """Yield the exit codes and examples of a page, and an empty line end."""
+    """Yield the exit codes and examples of a page, and a final empty line."""
     yield from ("", emphasise("Exit codes:"), "")
     yield from (f"  {code.value}  {EXIT_CODES[code]}" for code in codes)
     yield from ("", *_paragraph(note, width, "  ")) if note else ()

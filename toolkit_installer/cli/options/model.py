@@ -1,4 +1,4 @@
-"""What one row of the option table says."""
+"""The type of the rows of the option table."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from toolkit_installer.engines import registry
 from toolkit_installer.settings import EngineName, Program
 
 Value: typing.TypeAlias = bool | int | float | str | tuple[str, ...] | tuple[int, float]
-"""An option's value, once its text was read and found to be allowed."""
+"""An option's value, parsed and validated."""
 
 
 class Kind(enum.StrEnum):
-    """How an option's text is read and what is allowed in it. The member's value is its placeholder in the help."""
+    """How an option's text is parsed and validated. The member's value is its placeholder in the help."""
 
     FLAG = ""
     CHOICE = "WORD"
     ENGINES = "ENGINE[,ENGINE]"
     PATH = "PATH"
     LOCAL_PATH = "LOCAL_PATH"
-    """Of the machine that the command is run on, from the folder that it is run in."""
+    """A path on the machine that runs the command, relative to the current folder."""
     ROOT = "PATH|auto"
     EXECUTABLE = "FILE"
     INSTALL_DIR = "DIR"
@@ -54,7 +54,7 @@ class Kind(enum.StrEnum):
 
     @property
     def is_list(self) -> bool:
-        """Repeatable, and each time a comma list."""
+        """Whether the option is repeatable, and each time a comma list."""
         return self.value.endswith(",...")
 
 
@@ -67,7 +67,7 @@ class Step(enum.StrEnum):
 
 
 class Group(enum.StrEnum):
-    """The titles of the help, in its order."""
+    """The section titles of the help, in its order."""
 
     JOB = "What is done"
     INSTALLER = "This installer"
@@ -81,13 +81,13 @@ class Group(enum.StrEnum):
 
 
 class Option(msgspec.Struct, frozen=True):
-    """One option: how it is spelt, read, explained and, if nobody gives it, defaulted.
+    """One option: its spellings, its type, its help and its default.
 
     `name` is also the field of Settings, EngineSettings or ToolkitSettings that it fills (`Answers.settings`); `build`
     has the exceptions.
-    `flags` begins with the name that messages use; not given, it is the option's own. `variables` are looked at in
-    order, and one that is named after an engine (`DOCKER_CONFIG`) counts for that engine only; not given, they are
-    called as the long flags are (`--log-format`, LOG_FORMAT). `default` is written as a user would write it.
+    `flags` begins with the name that messages use, by default the option's own. `variables` are read in order, and a
+    variable that is named after an engine (`DOCKER_CONFIG`) counts for that engine only; by default they are named like
+    the long flags (`--log-format`, LOG_FORMAT). `default` is written as a user would write it.
     """
 
     name: str
@@ -102,14 +102,14 @@ class Option(msgspec.Struct, frozen=True):
     default_of: Mapping[Program, str] = msgspec.field(default_factory=dict)
     """Where a program's default differs from `default`."""
     default_note: str | None = None
-    """What the help says in place of `default`."""
+    """The help's description of the default, in place of `default`."""
     choices: tuple[str, ...] = ()
     may_be_empty: bool = False
     empty_variable_counts: bool = False
     hidden: bool = False
 
     def __post_init__(self) -> None:
-        """Call flags and variables as usual where the row says nothing else; a FLAG is then false."""
+        """Fill in the usual flags and variables if the row has none; a FLAG without a default is false."""
         msgspec.structs.force_setattr(self, "flags", self.flags or (f"--{self.name.replace('_', '-')}",))
         if self.kind is Kind.FLAG and self.default is None and self.default_note is None:
             msgspec.structs.force_setattr(self, "default", "false")
@@ -128,16 +128,16 @@ class Option(msgspec.Struct, frozen=True):
         return tuple(flag[1:] for flag in self.flags if not flag.startswith("--"))
 
     def default_under(self, program: Program) -> str | None:
-        """Return the default's text when the program was started under this name."""
+        """Return the default's text for the program under this name."""
         return self.default_of.get(program, self.default)
 
     def variables_for(self, engine: EngineName | None) -> tuple[str, ...]:
-        """Return the variables that count for this engine; while it is not known, containerd's: most nodes run it."""
+        """Return the variables that count for this engine; for None containerd's, which most nodes run."""
         wanted = engine or EngineName.CONTAINERD
         return tuple(name for name in self.variables if engine_of(name) in {None, wanted})
 
 
 def engine_of(variable: str) -> EngineName | None:
-    """Return the only engine that a variable speaks of, None if it speaks of all."""
+    """Return the only engine that a variable counts for, None if it counts for all."""
     prefix = variable.partition("_")[0].lower()
     return EngineName(prefix) if prefix in registry.names() else None

@@ -1,4 +1,4 @@
-"""Who said what: the command line first, then the *_ARGS strings, then variables, then the default."""
+"""Resolves each option: from the command line, else from *_ARGS strings, else from variables, else by default."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _Settings = typing.TypeVar(
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """An option's value (None: not given, and no default) and who gave it (`label`; None: the default)."""
+    """An option's value (None: not given, and no default) and its source (`label`; None: the default)."""
 
     value: Value | None
     text: str = ""
@@ -38,16 +38,16 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """What the caller gave: texts by option name from the command line, the environment, and the program's name."""
+    """The caller's input: texts by option name from the command line, the environment, and the program's name."""
 
     values: Mapping[str, Sequence[str]]
     environment: Mapping[str, str]
     program: Program
 
     def answer(self, option: Option, engine: EngineName | None = None) -> Answer:
-        """Return what was said about one option, apart from the *_ARGS strings.
+        """Return the answer for one option, without the *_ARGS strings.
 
-        Raises UsageError, naming the flag or the variable, what it was given, and what is allowed.
+        Raises UsageError, which names the flag or the variable, its text, and what is allowed.
         """
         if texts := self.values.get(option.name):
             return answer_of(option, tuple(texts), option.flags[0])
@@ -61,7 +61,7 @@ class Sources(msgspec.Struct, frozen=True):
         return Answer(values.read(option, (default,)), default)
 
     def _strings(self, engine: EngineName | None) -> dict[str, Answer]:
-        """Return what the two *_ARGS strings say."""
+        """Return the answers in the two *_ARGS strings, by option name."""
         answers: dict[str, Answer] = {}
         toolkit, runtime = argv.toolkit_flags(), argv.runtime_flags(engine)
         for name, grammar in (("toolkit_args", toolkit), ("runtime_args", runtime)):
@@ -74,7 +74,7 @@ class Sources(msgspec.Struct, frozen=True):
         return answers
 
     def answers(self, engine: EngineName | None, strings_of: EngineName | None) -> Answers:
-        """Return what was said about every option, when this engine is configured (None: not known yet).
+        """Return the answer for every option, when this engine is configured (None: not known yet).
 
         `strings_of` is the engine whose letters the *_ARGS strings use: the one that the caller named.
         """
@@ -83,12 +83,12 @@ class Sources(msgspec.Struct, frozen=True):
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """An answer for every option, by its name. A question for a value of another type is a bug: TypeError."""
+    """An answer for every option, by its name. Reading a value as another type is a bug: TypeError."""
 
     by_name: Mapping[str, Answer]
 
     def given(self, name: str) -> bool:
-        """Whether anybody said anything."""
+        """Return whether an option was given."""
         return self.by_name[name].label is not None
 
     def flag(self, name: str) -> bool:
@@ -104,7 +104,7 @@ class Answers(msgspec.Struct, frozen=True):
         return None if self.by_name[name].value is None else self.text(name)
 
     def settings(self, kind: type[_Settings], **own: typing.Any) -> _Settings:
-        """Return settings whose fields are as `own` says, or else as the options say that are called like them."""
+        """Return settings whose fields are taken from `own`, or else from the options of the same name."""
         found = ((name, self.by_name.get(name)) for name in kind.__struct_fields__)
         given = {name: answer.value for name, answer in found if answer is not None and answer.value is not None}
         return kind(**{**given, **own})
@@ -116,7 +116,7 @@ class Answers(msgspec.Struct, frozen=True):
 
 
 def answer_of(option: Option, texts: tuple[str, ...], label: str) -> Answer:
-    """Read these texts. Raises UsageError naming `label`, the texts and what is allowed."""
+    """Parse these texts. Raises UsageError, which names `label`, the texts and what is allowed."""
     text = ",".join(texts) if option.kind.is_list else texts[-1]
     try:
         return Answer(values.read(option, texts), text, label)
@@ -128,10 +128,10 @@ def answer_of(option: Option, texts: tuple[str, ...], label: str) -> Answer:
 
 
 def nearest(text: str, words: Sequence[str]) -> str | None:
-    """Return the word that was probably meant, if any is like it. Pure."""
-    import difflib  # noqa: PLC0415  # of mistakes alone
+    """Return the word that was probably meant, None if none is similar. Pure."""
+    import difflib  # noqa: PLC0415  # for mistakes only
 
-    # each as plain text: a member of an enumeration would be shown as such
+    # as plain strings: a member of an enumeration would be printed as such
     found = difflib.get_close_matches(text[:_LONGEST_SHOWN], [str(word) for word in words], n=1)
     return found[0] if found else None
 
@@ -139,7 +139,7 @@ def nearest(text: str, words: Sequence[str]) -> str | None:
 def near_misses(environment: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the variables that no option has, each with the variable that was probably meant. Pure.
 
-    It is spelled like the option's flag, or differs from a variable by one character.
+    The former is spelled like an option's flag, or differs from an option's variable by one character.
     """
     known = {variable: option for option in OPTIONS for variable in option.variables}
     by_flag = {
@@ -160,11 +160,11 @@ def near_misses(environment: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 _SHORTEST = 6
-"""Characters of a name that is compared: shorter ones are like each other by chance."""
+"""The fewest characters of a name that is compared: shorter names are similar by chance."""
 
 
 def _is_one_edit_away(one: str, other: str) -> bool:
-    """Tell whether two names differ by one character: left out, added, another one, or swapped with the next."""
+    """Return whether two names differ by one character: missing, added, replaced, or swapped with the next."""
     if abs(len(one) - len(other)) > 1:
         return False
     start = next((place for place, letter in enumerate(one) if other[place : place + 1] != letter), len(one))

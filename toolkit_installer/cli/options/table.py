@@ -1,8 +1,7 @@
-"""The rows of the option table that steer the installer itself, and say whom `--cleanup auto` asks about what.
+"""The table of all options: every flag, alias, variable and default, in the order of the help.
 
-The options that only `capture` and `replay` have.
-
-The table of all options: every flag, alias, variable and default, in the order of the help.
+The rows here are about the installer itself and its access to Kubernetes; engine_rows.py has the others. Options that
+only single commands have, such as `capture` and `replay`, are not part of the table.
 """
 
 from __future__ import annotations
@@ -243,7 +242,7 @@ INSTALLER_ROWS = (
 )
 
 STATUS_JSON = _job("json", Kind.FLAG, no_variable=True, help="Print one JSON object, for machines.")
-"""What `status`, `detect` and `plan` have."""
+"""Commands that print a result have it, such as `status`, `detect` and `plan`."""
 STATUS_CHECK = _job(
     "check",
     Kind.FLAG,
@@ -251,7 +250,7 @@ STATUS_CHECK = _job(
     help="Exit with 0 for OK, 1 for DEGRADED, 2 for BROKEN, and with 3 or more where that cannot be found out: for "
     "monitoring.",
 )
-"""The one option that only `status` has."""
+"""Only `status` has it."""
 REFRESH_TIMEOUT = _own(
     "timeout",
     Kind.SECONDS,

@@ -1,4 +1,4 @@
-"""From an option's text to its value: what is allowed, and how to say what is not."""
+"""Parses and validates the texts of options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from toolkit_installer.engines import registry
 from toolkit_installer.settings import AUTO, CONDITION, Address, Taint
 
 TRUE_WORDS = frozenset({"1", "t", "true", "yes", "on"})
-"""The words of Go's strconv.ParseBool, in which the field's manifests are written, and what YAML writers try."""
+"""The words of Go's strconv.ParseBool, which existing manifests use, and words that YAML authors try."""
 FALSE_WORDS = frozenset({"0", "f", "false", "no", "off"})
 
 PID_FILE_NAME = "toolkit.pid"
@@ -24,26 +24,26 @@ _DEFAULT_EXECUTABLES = frozenset({"containerd", "crio"})
 _RESERVED_HANDLERS = frozenset({"runc"})
 
 _CONTROL_CHARACTER = r"[\x00-\x1f\x7f]"
-# Texts, of which each is compiled where it is used first: a start uses few of them.
+# Strings, each of which is compiled at its first use: a start uses few of them.
 _HANDLER = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?"
 # Both halves of a CDI kind follow one rule: https://github.com/cncf-tags/container-device-interface, SPEC.md, "kind".
 _CDI_KIND = r"[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?/[A-Za-z]([A-Za-z0-9._-]*[A-Za-z0-9])?"
-_NAMESPACE = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"  # an RFC 1123 label, as Kubernetes asks
-# The names of DaemonSets and nodes: an RFC 1123 subdomain, as Kubernetes asks.
+_NAMESPACE = r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"  # an RFC 1123 label, as Kubernetes requires
+# The names of DaemonSets and nodes: an RFC 1123 subdomain, as Kubernetes requires.
 _SUBDOMAIN = r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*"
 _OBJECT = rf"(?=.{{1,253}}$){_SUBDOMAIN}"
-# A qualified name with or without its prefix, and what a label may have as its value, as Kubernetes asks.
+# A qualified name with or without its prefix, and the value of a label, as Kubernetes requires.
 _QUALIFIED = rf"((?=[^/]{{1,253}}/){_SUBDOMAIN}/)?[A-Za-z0-9]([A-Za-z0-9._-]{{0,61}}[A-Za-z0-9])?"
 _LABEL_VALUE = r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?"
 _LONGEST_CONDITION = 316
 _EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _HOST = r"[A-Za-z0-9.:_-]+(%[A-Za-z0-9._-]+)?"
-_VERSION = r"v?[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?([-+~.][0-9A-Za-z.+~-]{1,40})?"  # as engines write theirs
+_VERSION = r"v?[0-9]{1,4}\.[0-9]{1,4}(\.[0-9]{1,4})?([-+~.][0-9A-Za-z.+~-]{1,40})?"  # as engines report theirs
 _HIGHEST_PORT = 65_535
 
 
 class NotAllowedError(ValueError):
-    """A text that is no value of its option; `allowed` says what would be."""
+    """A text that is no value of its option; `allowed` describes the valid texts."""
 
     def __init__(self, allowed: str) -> None:
         super().__init__(allowed)
@@ -51,7 +51,7 @@ class NotAllowedError(ValueError):
 
 
 def read(option: Option, texts: tuple[str, ...]) -> Value:
-    """Return the value of an option given as these texts: the last counts, but for lists. Raises NotAllowedError."""
+    """Return the value of an option given as these texts: the last one, but all for lists. Raises NotAllowedError."""
     if option.kind.is_list:
         items = tuple(item.strip() for text in texts for item in text.split(","))
         for item in items:
@@ -63,7 +63,7 @@ def read(option: Option, texts: tuple[str, ...]) -> Value:
     if option.kind is Kind.CHOICE:
         for choice in option.choices:
             if choice == text.lower():
-                return choice  # a member of an enumeration, where the choices are such
+                return choice  # a member of an enumeration, if the choices are members
         raise NotAllowedError(", ".join(option.choices))
     if option.kind is Kind.ENGINES:
         return _engines(option.choices, text)
@@ -71,7 +71,7 @@ def read(option: Option, texts: tuple[str, ...]) -> Value:
 
 
 def boolean(text: str) -> bool:
-    """Read a boolean. Raises NotAllowedError."""
+    """Parse a boolean. Raises NotAllowedError."""
     word = text.lower()
     if word in TRUE_WORDS:
         return True
@@ -89,14 +89,14 @@ def _engines(choices: tuple[str, ...], text: str) -> tuple[str, ...]:
 
 
 def _is_plain(text: str) -> bool:
-    """Tell whether a text is fit to be written into JSON, TOML and a log line."""
+    """Return whether a text can be written into JSON, TOML and a log line."""
     return _is_writable(text) and re.search(_CONTROL_CHARACTER, text) is None
 
 
 def _is_writable(text: str) -> bool:
     try:
         text.encode()
-    except UnicodeEncodeError:  # a lone surrogate: Python hands over bytes that were no UTF-8 as such
+    except UnicodeEncodeError:  # a lone surrogate, into which Python decodes a byte that is not UTF-8
         return False
     return True
 
@@ -130,7 +130,7 @@ def _install_dir(text: str) -> str:
 
 
 def _budget(text: str) -> tuple[int, float]:
-    """Return how many reloads are allowed within how many seconds."""
+    """Return how many reloads are allowed, and within how many seconds."""
     match = re.fullmatch(r"([0-9]{1,3})/([0-9]{1,6})", text)
     if match is None or not int(match[1]) or not int(match[2]):
         raise NotAllowedError("a number of reloads and a number of seconds, such as 3/600")
@@ -138,7 +138,7 @@ def _budget(text: str) -> tuple[int, float]:
 
 
 def _reload_when(text: str) -> str:
-    """Return the option's text as it is said everywhere."""
+    """Return the option's text in its normal form."""
     if text in ("now", "idle"):
         return text
     from toolkit_installer.applying import reload_windows
@@ -150,7 +150,7 @@ def _reload_when(text: str) -> str:
 
 
 def _condition(text: str) -> str:
-    """Return the type of a condition, the usual one for a word that says yes, none for one that says no."""
+    """Return the type of a condition: the usual one for a true word, empty for a false word."""
     with contextlib.suppress(NotAllowedError):
         return CONDITION if boolean(text) else ""
     if re.fullmatch(_QUALIFIED, text) and len(text) <= _LONGEST_CONDITION:
@@ -159,13 +159,13 @@ def _condition(text: str) -> str:
 
 
 def _taint(text: str) -> str:
-    """Return the text of a taint, which `taint` reads."""
+    """Return the text of a taint, which `taint` parses."""
     taint(text)
     return text
 
 
 def taint(text: str) -> Taint:
-    """Read KEY=VALUE:EFFECT or KEY:EFFECT, as `kubectl taint` has it. Raises NotAllowedError."""
+    """Parse KEY=VALUE:EFFECT or KEY:EFFECT, as `kubectl taint` does. Raises NotAllowedError."""
     said, _, effect = text.rpartition(":")
     key, _, value = said.partition("=")
     fits = re.fullmatch(_QUALIFIED, key) and re.fullmatch(_LABEL_VALUE, value) and effect in _EFFECTS
@@ -175,13 +175,13 @@ def taint(text: str) -> Taint:
 
 
 def _address(text: str) -> str:
-    """Return the text of an address, which `address` reads."""
+    """Return the text of an address, which `address` parses."""
     address(text)
     return text
 
 
 def address(text: str) -> Address:
-    """Read IP:PORT, [IPv6]:PORT or :PORT. Raises NotAllowedError."""
+    """Parse IP:PORT, [IPv6]:PORT or :PORT. Raises NotAllowedError."""
     host, _, port = text.rpartition(":")
     bare = host.removeprefix("[").removesuffix("]") if _is_ip(host[1:-1], 6) else host
     fits = not bare or (_is_ip(bare, 6) if bare != host else _is_ip(bare, 4))
@@ -200,7 +200,7 @@ def _is_ip(text: str, version: int) -> bool:
 
 
 def _json_object(text: str) -> str:
-    """Return the text as it was given, or {} if it says nothing."""
+    """Return the text unchanged, or {} for an empty object."""
 
     def refuse(word: str) -> object:
         raise ValueError(word)
@@ -226,7 +226,7 @@ def _fits_toml(value: object) -> bool:
 
 
 def _if(fits: Callable[[str], object], allowed: str, value: Callable[[str], Value] = str) -> Callable[[str], Value]:
-    """Return the reader that gives the `value` of a text that fits; `allowed` says which texts do."""
+    """Return a parser that applies `value` to a text that fits; `allowed` describes such texts."""
 
     def reader(text: str) -> Value:
         if not fits(text):
@@ -287,8 +287,8 @@ _READERS: Mapping[Kind, Callable[[str], Value]] = types.MappingProxyType(
         Kind.BUDGET: _budget,
         Kind.RELOAD_WHEN: _reload_when,
         Kind.JSON_OBJECT: _json_object,
-        Kind.ARGUMENTS: str,  # read by shlex rules, later
-        # of a list: one of its items
+        Kind.ARGUMENTS: str,  # split by shlex rules later
+        # lists: the parser of one item
         Kind.PREFIXES: _like(r"[A-Za-z0-9][A-Za-z0-9._/-]*", "a comma list of annotation prefixes such as cdi.k8s.io/"),
         Kind.FEATURES: _like(
             r"[A-Za-z0-9][A-Za-z0-9_-]*", "a comma list of feature names: letters, digits, '_' and '-'"

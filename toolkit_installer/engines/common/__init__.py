@@ -1,1 +1,1 @@
-"""What every engine needs: to be asked, found, tried, reloaded and watched."""
+"""Code shared by all engines: querying, finding, testing, reloading and waiting for an engine."""

@@ -1,4 +1,4 @@
-"""What the canaries of all engines have in common: how one asks for GPUs, and whether it has got any."""
+"""Shared parts of all engines' canaries: requesting GPUs, and checking whether the container got any."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from toolkit_installer.node.root import NodeError
 
 NAME = "toolkit-installer-canary"
 VARIABLE = "NVIDIA_VISIBLE_DEVICES"
-"""What a container's environment asks NVIDIA's runtime for GPUs by."""
+"""The environment variable by which a container requests GPUs from NVIDIA's runtime."""
 
 
 def asking(*, shows_gpus: bool) -> str:
-    """Return the variable's value for a container that is to see all GPUs, or none. Pure."""
+    """Return the variable's value for a container that should see all GPUs, or none. Pure."""
     return "all" if shows_gpus else "void"
 
 
 def without_gpus(pid: int) -> str:
-    """Return in words that the container of a process shows no GPU.
+    """Return in words that a process's container shows no GPU.
 
-    Empty where it shows one, and where it cannot be seen: this may not be among the node's processes.
+    Empty if it shows one, or if the process is not visible: we may lack access to the node's processes.
     """
     process = processes.inspect_process(pid)
     if process is None:

@@ -1,6 +1,7 @@
-"""Which files a running engine was told to read, by whatever name and from wherever it was started.
+"""The files that a running engine was told to read, and the low-level runtimes that it would find.
 
-Where the node has its low-level runtimes: by absolute path, as the engine itself would find them.
+File names are resolved in the engine's own root and working folder. Low-level runtimes are returned by absolute path,
+as the engine itself would find them.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from toolkit_installer.toolkit import payload
 
 
 class HiddenError(ConfigurationError):
-    """A process has wiped its command line, and nothing else tells what it was started with."""
+    """A process has wiped its command line, and nothing else shows how it was started."""
 
 
 def hidden(process: Process, what: str) -> HiddenError:
-    """Return the error that says what cannot be told of a process whose command line is wiped."""
+    """Return the error that says which fact is unknown because a process has wiped its command line."""
     return HiddenError(
         f"{process.name} (PID {process.pid}) has wiped its command line, so that {what} cannot be seen",
         hint="name its file with --config, and its socket with --socket",
@@ -32,12 +33,12 @@ def hidden(process: Process, what: str) -> HiddenError:
 
 
 def last(arguments: Sequence[str], *flags: str) -> str | None:
-    """Return what a command line gives one of the flags; of several times the last one counts. Pure."""
+    """Return the value of one of the flags on a command line; the last occurrence counts. Pure."""
     return next(reversed(values(arguments, *flags)), None)
 
 
 def values(arguments: Sequence[str], *flags: str) -> list[str]:
-    """Return every value that a command line gives one of the flags, in its order. Pure."""
+    """Return every value of the flags on a command line, in order. Pure."""
     given = (
         flag_value(arguments[index : index + 2], *flags)
         for index in range(len(arguments))
@@ -47,7 +48,7 @@ def values(arguments: Sequence[str], *flags: str) -> list[str]:
 
 
 def path(process: Process, *flags: str) -> str | None:
-    """Return the file that a process was given by one of the flags, None where it was given none, or it is not seen.
+    """Return the file that one of a process's flags names, None if there is no such flag or it is not visible.
 
     Raises NodeError.
     """
@@ -56,9 +57,9 @@ def path(process: Process, *flags: str) -> str | None:
 
 
 def refuse_hidden(process: Process | None, target: EngineTarget) -> None:
-    """Raise HiddenError for an engine whose files are named neither by us nor, visibly, by its command line.
+    """Raise HiddenError for an engine whose files neither the user nor, visibly, its command line names.
 
-    Where they are named, say that flags of its own may contradict them.
+    If the user names them, log that the engine's own flags may contradict them.
     """
     if process is None or not process.hidden:
         return
@@ -73,9 +74,9 @@ def refuse_hidden(process: Process | None, target: EngineTarget) -> None:
 
 
 def place(process: Process, name: str) -> str:
-    """Return the absolute path of what a process calls `name`: its own working folder counts, not ours.
+    """Return the absolute path of the file that a process calls `name`, relative to its own working folder.
 
-    Raises NodeError where that folder cannot be told.
+    Raises NodeError if that folder is unknown.
     """
     if posixpath.isabs(name):
         return name
@@ -83,12 +84,12 @@ def place(process: Process, name: str) -> str:
     try:
         folder, root = os.readlink(link), os.readlink(f"/proc/{process.pid}/root")
         if root != "/" and posixpath.commonpath([folder, root]) == root:
-            folder = f"/{posixpath.relpath(folder, root)}"  # it is shown as we see it, where we do
+            folder = f"/{posixpath.relpath(folder, root)}"  # the kernel shows it as we see it, if visible
         folder = view.canonical(folder)
         if os.path.samefile(link, view.outside(folder)):
             return posixpath.join(folder, name)
     except (OSError, ValueError):
-        pass  # it ended meanwhile, or hides, or its folder was removed
+        pass  # the process ended, or is hidden, or its folder was removed
     raise NodeError(
         f"{process.name} (PID {process.pid}) was given this relative path, and its working folder cannot be told",
         path=name,
@@ -97,14 +98,14 @@ def place(process: Process, name: str) -> str:
 
 
 def reads(node: Node, process: Process, theirs: str, ours: str) -> bool | None:
-    """Tell whether what a process calls `theirs` is what is called `ours` here; None where that cannot be told.
+    """Tell whether the file that a process calls `theirs` is the file called `ours` here; None if unknown.
 
-    Where single folders of the node are mounted, one file has several names: so its identity counts, or, while there is
-    no such file, that of its folder.
+    If single folders of the node are mounted, one file has several names: so the files' identity is compared, or, if
+    there is no such file yet, that of their folders.
     """
 
     def same(there: str, here: str) -> bool:
-        # a file that is replaced right now has two identities, and stays in its folder
+        # a file that is being replaced has two identities, but stays in its folder
         return _same(there, here) or (
             os.path.basename(there) == os.path.basename(here) and _same(os.path.dirname(there), os.path.dirname(here))
         )
@@ -113,9 +114,9 @@ def reads(node: Node, process: Process, theirs: str, ours: str) -> bool | None:
 
 
 def reads_below(node: Node, process: Process, folder: str, ours: str) -> bool | None:
-    """Tell whether `ours`, as it is called here, is what a process calls `folder`, or lies in it; None: unknown.
+    """Tell whether `ours`, as it is called here, is a process's `folder` or lies in it; None: unknown.
 
-    Either may be missing, and be there later.
+    Either may be missing now, and created later.
     """
 
     def within(there: str, here: str) -> bool:
@@ -125,25 +126,25 @@ def reads_below(node: Node, process: Process, folder: str, ours: str) -> bool | 
 
 
 def _compared(node: Node, process: Process, theirs: str, ours: str, compare: Callable[[str, str], bool]) -> bool | None:
-    """Return what `compare` tells of two places, as they are seen from here; None where they cannot be seen."""
+    """Return the result of `compare` for two paths as seen from here; None if they are not visible."""
     if node.whole and not lives_on(process, node.root):
-        return None  # what it calls its files is not what they are called beneath the node's root
+        return None  # its paths are not those beneath the node's root
     view = root_of(process)
     try:
-        os.lstat(view.outside("/"))  # without it, nothing in there is missing: it cannot be seen
+        os.lstat(view.outside("/"))  # if this fails, its files are invisible, not missing
         return compare(view.outside(view.canonical(theirs)), node.root.outside(node.files.canonical(ours)))
     except (OSError, NodeError):
-        return None  # it ended meanwhile, or hides
+        return None  # the process ended, or is hidden
 
 
 def _same(one: str, other: str) -> bool:
-    """Tell whether two canonical paths are, or will be, the same. Raises OSError."""
+    """Tell whether two canonical paths are the same file, or will be once it exists. Raises OSError."""
     (there, missing), (here, absent) = _anchored(one), _anchored(other)
     return missing == absent and os.path.samefile(there, here)
 
 
 def _anchored(place: str) -> tuple[str, list[str]]:
-    """Return the part of a path that is there, and the names below it that are not. Raises OSError."""
+    """Return the part of a path that exists, and the names below it that do not. Raises OSError."""
     missing: list[str] = []
     while True:
         try:
@@ -156,12 +157,12 @@ def _anchored(place: str) -> tuple[str, list[str]]:
 
 
 def absolute(node: Node, runtimes: Sequence[str], toolkit_folder: str, engine: Process | None) -> tuple[str, ...]:
-    """Return the engine's low-level runtimes, then the usual ones, each by absolute path where it is found.
+    """Return the engine's low-level runtimes, then the usual ones, each by absolute path if found.
 
-    `runtimes` is what the engine's files say, best first: paths, or names. A name is looked for as the engine's
-    process would look, or, where none is seen, in the usual folders of the node. The engine's own that is found
-    nowhere stays a name: it may be installed later. One that engines run where their files say nothing stays none: as a
-    name before others it would be looked for where this search did not take it.
+    `runtimes` are the paths or names in the engine's files, best first. A name is searched for as the engine's process
+    would search, or, if none is visible, in the usual folders of the node. A runtime of the engine's files that is not
+    found stays a name: it may be installed later. The built-in runtime is omitted if not found: as a name before others
+    it would be searched for in places that this search excludes.
     """
     root = node.programs.root if engine is None else processes.root_of(engine)
     searched = processes.environment(engine).get("PATH", "") if engine is not None else ""
@@ -178,9 +179,9 @@ def absolute(node: Node, runtimes: Sequence[str], toolkit_folder: str, engine: P
 
 
 def _find(root: Root, folders: Sequence[str], name: str, toolkit_folder: str) -> str | None:
-    """Return the first program of that name, but for one that is an NVIDIA runtime in truth.
+    """Return the first program of that name that is not really an NVIDIA runtime.
 
-    The wrappers run it as root: one that somebody else could have written is not taken (trust.py).
+    The wrappers run it as root: a program that others could have written is skipped (trust.py).
     """
     for path in (posixpath.join(folder, name) for folder in folders):
         if trust.is_program(root, path) and not payload.is_nvidia_runtime(root.canonical(path), toolkit_folder):

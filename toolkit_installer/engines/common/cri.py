@@ -1,4 +1,4 @@
-"""Asks the CRI behind one of the node's sockets, in a child that stays for all questions of a run (ask.py)."""
+"""A client for the CRI on one of the node's sockets; a child process serves all requests of a run (cri_child.py)."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from toolkit_installer.node.root import Root
 
 _UNREACHABLE = "UNAVAILABLE: failed to connect to all addresses; "
 _ERROR_NUMBER = lazy.pattern(r" \(\d+\)\Z")
-"""What gRPC says of a socket on which nobody answers: a chain of its own layers, and the system's word at the end."""
+"""gRPC's error for a socket without a server: a chain of its own layers, with the system's message at the end."""
 _START_SECONDS = 20.0
-"""What the child gets for starting its interpreter on a busy node, beyond the time for the answer."""
+"""Additional seconds for the child to start its interpreter on a busy node."""
 _CHILD = Coprocess(interpreter.calling("toolkit_installer.engines.common.cri_child:main", "ask"))
 
 
 class CriStatus(msgspec.Struct, frozen=True):
-    """What the engine says of itself.
+    """The status that the engine reports.
 
-    `version` is its own spelling ("v2.1.4", "1.6.20~ds1"); `handlers` is empty where it is too old to list them;
-    `config` is the CRI plugin's effective configuration, {} where it shows none.
+    `version` is in its own spelling ("v2.1.4", "1.6.20~ds1"); `handlers` is empty if it is too old to list them;
+    `config` is the CRI plugin's effective configuration, {} if it shows none.
     """
 
     name: str
@@ -40,7 +40,7 @@ class CriStatus(msgspec.Struct, frozen=True):
 
 
 class Pod(msgspec.Struct, frozen=True):
-    """A pod that the engine has, running or not; `annotations` are those of its OCI specification, None if unknown."""
+    """A pod of the engine, running or not; `annotations` are those of its OCI specification, None if unknown."""
 
     identity: str
     namespace: str
@@ -49,10 +49,10 @@ class Pod(msgspec.Struct, frozen=True):
 
 
 def status(root: Root, path: str, seconds: float) -> CriStatus:
-    """Ask the CRI on the node's socket `path`. Raises NoAnswerError, Stopped."""
+    """Query the status of the CRI on the node's socket `path`. Raises NoAnswerError, Stopped."""
     answer = _asked(root, path, seconds, "status", allowed=seconds * 2)
     config = {}
-    with contextlib.suppress(ValueError, RecursionError):  # CRI-O shows TOML there: it is not asked for it
+    with contextlib.suppress(ValueError, RecursionError):  # CRI-O shows TOML there, which is not needed
         config = json.loads(answer["info"].get("config") or "{}")
     return CriStatus(
         name=answer["name"],
@@ -63,7 +63,7 @@ def status(root: Root, path: str, seconds: float) -> CriStatus:
 
 
 def pods(root: Root, path: str, seconds: float) -> list[Pod]:
-    """Ask the CRI on the node's socket `path` for all its pods, in `seconds` at most. Raises NoAnswerError, Stopped."""
+    """Return all pods of the CRI on the node's socket `path`, in at most `seconds`. Raises NoAnswerError, Stopped."""
     answer = _asked(root, path, seconds, "pods", allowed=seconds)
     return [Pod(pod["id"], pod["namespace"], pod["name"], pod["annotations"]) for pod in answer["pods"]]
 
@@ -71,14 +71,14 @@ def pods(root: Root, path: str, seconds: float) -> list[Pod]:
 def try_handlers(root: Root, path: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
     """Start a short container through each handler, with the CRI on the node's socket `path`.
 
-    All answers together may take `seconds`; canary.tried says the rest. Raises NoAnswerError, Stopped.
+    All responses together may take `seconds`; see Adapter.try_handlers. Raises NoAnswerError, Stopped.
     """
     answer = _asked(root, path, seconds, "try", dict(handlers), allowed=seconds)
     return Trials(faults=answer["faults"], unknown=answer["unknown"])
 
 
 def plain(said: str) -> str:
-    """Return what gRPC says in words; what the engine itself says is left as it is. Pure."""
+    """Return gRPC's own errors in plain words, and the engine's errors unchanged. Pure."""
     if said.startswith("DEADLINE_EXCEEDED: "):
         return SILENCE
     if not said.startswith(_UNREACHABLE):
@@ -89,7 +89,7 @@ def plain(said: str) -> str:
 def _asked(
     root: Root, path: str, seconds: float, what: str, handlers: Mapping[str, bool] | None = None, *, allowed: float
 ) -> dict[str, Any]:
-    """Return what the child answers, which gets `allowed` seconds for that. Raises NoAnswerError, Stopped."""
+    """Return the child's response, for which it gets `allowed` seconds. Raises NoAnswerError, Stopped."""
     folder, name = os.path.split(place_of_socket(root, path))
     question = {"what": what, "folder": folder, "name": name, "seconds": seconds, "handlers": handlers}
     try:

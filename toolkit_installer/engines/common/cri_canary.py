@@ -1,8 +1,8 @@
-"""Starts one short container through each of some handlers of a CRI; cri_child.py calls it, in a program of its own.
+"""Run one short container through each of some handlers of a CRI; cri_child.py calls this in its own process.
 
-The image is the one that the engine keeps pods' namespaces with, which does nothing: no other one is started, as others
-are what any user of the cluster has made. The pod is in the node's own network, so that no network plugin is needed.
-All is removed again, and so is what a killed one left.
+The image is the engine's sandbox image, which does nothing: other images may come from any user of the cluster, so none
+of them is started. The pod uses the node's network, so no network plugin is needed. All pods are removed again, and so
+are those of a killed run.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from toolkit_installer.engines.common.canaries import NAME, VARIABLE
 
 _LABELS = {"toolkit-installer/canary": "true"}
 _PARENTS = ("", "system.slice")
-"""Where the pod's control group is: the engine's default, and what runc takes where systemd keeps the groups."""
+"""The pod's cgroup parent: the engine's default, and the one that runc requires if systemd manages the cgroups."""
 _TRIES = 3
-"""A kubelet deletes pods that it does not know, every other second: one that it took may be made again."""
+"""A kubelet deletes unknown pods every other second: recreate a canary that it deleted."""
 _LEAST_SECONDS = 0.1
 _GONE = (grpc.StatusCode.NOT_FOUND,)
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED)
@@ -35,25 +35,25 @@ class _UntriedError(Exception):
 
 
 class _TakenError(_UntriedError):
-    """Somebody else deleted the canary while it was tried."""
+    """Another program deleted the canary while it was tried."""
 
 
 class _Canary:
-    """Tries handlers of one engine, whose answers may take until `deadline`, by time.monotonic()."""
+    """Tries handlers of one engine, whose responses may take until `deadline`, by time.monotonic()."""
 
     def __init__(self, call: Callable[..., Any], deadline: float) -> None:
         self._request = call
         self._deadline = deadline
 
     def fault(self, handler: str, *, shows_gpus: bool) -> str:
-        """Return what is wrong with the handler, in the engine's words; empty: nothing. Raises _UntriedError."""
+        """Return why the handler does not work, in the engine's words; empty if it works. Raises _UntriedError."""
         for _ in range(_TRIES):
             with contextlib.suppress(_TakenError):
                 return self._tried(handler, shows_gpus=shows_gpus)
         raise _TakenError("somebody, such as a kubelet, deletes the canary each time")
 
     def remove_all(self) -> None:
-        """Remove the canaries that are there: this one, and those of a run that was killed. Raises grpc.RpcError."""
+        """Remove all canaries: this run's, and those of a killed run. Raises grpc.RpcError."""
         request = cri.ListPodSandboxRequest(filter=cri.PodSandboxFilter(label_selector=_LABELS))
         for pod in self._call("ListPodSandbox", request, cri.ListPodSandboxResponse).items:
             if pod.metadata.namespace == NAME:
@@ -73,7 +73,7 @@ class _Canary:
 
     @contextlib.contextmanager
     def _pod(self, handler: str) -> Iterator[tuple[str, Any]]:
-        """Yield a pod that runs, and how it was asked for. Raises grpc.RpcError."""
+        """Yield the ID of a running pod, and its configuration. Raises grpc.RpcError."""
         for parent in _PARENTS:
             namespaces = cri.NamespaceOption(network=cri.NODE, pid=cri.CONTAINER)
             security = cri.LinuxSandboxSecurityContext(namespace_options=namespaces)
@@ -114,9 +114,10 @@ class _Canary:
         return identity
 
     def _of_pod(self, pod: str) -> str:
-        """Return the image that a pod's namespaces are kept with. Raises _UntriedError, grpc.RpcError.
+        """Return the engine's sandbox image. Raises _UntriedError, grpc.RpcError.
 
-        containerd tells it of each pod; CRI-O of itself, as a pod need not have a container that keeps its namespaces.
+        containerd reports it per pod; CRI-O for the engine, as its pods need not have a container that keeps their
+        namespaces.
         """
         request = cri.PodSandboxStatusRequest(pod_sandbox_id=pod, verbose=True)
         of_pod = self._call("PodSandboxStatus", request, cri.PodSandboxStatusResponse).info
@@ -129,7 +130,7 @@ class _Canary:
         return image
 
     def _wrong(self, container: str, *, shows_gpus: bool) -> str:
-        """Return what is wrong with a container that was started. Raises grpc.RpcError."""
+        """Return why a started container does not work, empty if it works. Raises grpc.RpcError."""
         request = cri.ContainerStatusRequest(container_id=container, verbose=True)
         answer = self._call("ContainerStatus", request, cri.ContainerStatusResponse)
         status = answer.status
@@ -139,7 +140,7 @@ class _Canary:
         return canaries.without_gpus(pid) if isinstance(pid, int) else ""
 
     def _removed(self, pod: str) -> None:
-        """Stop and remove a pod with its containers. Raises grpc.RpcError for what is there and cannot be removed."""
+        """Stop and remove a pod with its containers. Raises grpc.RpcError if the pod exists and cannot be removed."""
         for method, request in (
             ("StopPodSandbox", cri.StopPodSandboxRequest(pod_sandbox_id=pod)),
             ("RemovePodSandbox", cri.RemovePodSandboxRequest(pod_sandbox_id=pod)),
@@ -156,7 +157,7 @@ class _Canary:
 
 
 def _said(info: Mapping[str, str], key: str) -> Mapping[str, Any]:
-    """Return an object in what the engine tells as `info`, empty where it tells none. Pure."""
+    """Return an object of the engine's `info`, empty if it has none. Pure."""
     try:
         said = json.loads(info.get(key, ""))
     except (ValueError, RecursionError):
@@ -165,9 +166,9 @@ def _said(info: Mapping[str, str], key: str) -> Mapping[str, Any]:
 
 
 def tried(call: Callable[..., Any], seconds: float, handlers: Mapping[str, bool]) -> dict[str, Any]:
-    """Return the handlers' faults, by name, in words, and why nothing is known of them where that is so.
+    """Return the handlers' faults, by name, in words, or why none could be tried.
 
-    `call` sends one request of the CRI (cri_child.call). A value of `handlers` tells whether a container is to see the
+    `call` sends one request of the CRI (cri_child.py). A value of `handlers` tells whether a container should see the
     node's GPUs. Raises grpc.RpcError.
     """
     canary = _Canary(call, time.monotonic() + seconds)
@@ -177,7 +178,7 @@ def tried(call: Callable[..., Any], seconds: float, handlers: Mapping[str, bool]
         canary.remove_all()  # an engine keeps a pod that it could not start
     except _UntriedError as error:
         return {"faults": {}, "unknown": str(error)}
-    except grpc.RpcError as error:  # of what an earlier run left, or of the images
+    except grpc.RpcError as error:  # from removing an earlier run's canaries, or finding the image
         if error.code() in _AWAY:
             raise
         return {"faults": {}, "unknown": f"{error.code().name}: {error.details()}"}

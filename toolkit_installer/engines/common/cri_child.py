@@ -1,10 +1,10 @@
-"""Asks CRI sockets who they are, what they serve, and which pods they have; a program of its own (Coprocess).
+"""A child process that queries CRI sockets for their status and pods, and tries their handlers (Coprocess).
 
-gRPC leaves threads behind, and who starts programs must have none. Each line that it reads is a question:
+gRPC leaves threads behind, and a process that starts programs must have none. Each input line is a request:
 
     {"what": "status", "folder": FOLDER, "name": SOCKET, "seconds": SECONDS, "handlers": null}
 
-and each line that it prints an answer: {"answer": ...}, or {"said": ...} for what was said against it.
+and each output line a response: {"answer": ...}, or {"said": ...} with the error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from toolkit_installer import lazy
 lazy.defer(
     *("asyncio", "grpc.aio", "inspect", "ssl"),  # gRPC's own coroutines, and secure channels
     *("google.protobuf.internal.python_message", "google.protobuf.text_format"),  # messages as Python, and as text
-)  # a third of what one question costs
+)  # a third of one request's cost
 
 import grpc  # noqa: E402  # see above
 
@@ -29,11 +29,11 @@ from toolkit_installer.engines.common import cri_pb2  # noqa: E402  # see above
 
 _SERVICE = "runtime.v1.RuntimeService"
 _LEAST_SECONDS = 0.1
-"""For a call whose time is over: gRPC then says so by itself."""
+"""For a call whose time is over: gRPC then reports the timeout itself."""
 
 
 def ask(channel: grpc.Channel, seconds: float) -> dict[str, Any]:
-    """Return version, handlers and verbose info of a CRI. Raises grpc.RpcError."""
+    """Return a CRI's name, version, handlers and verbose info. Raises grpc.RpcError."""
     version = call(channel, "Version", cri_pb2.VersionRequest(), cri_pb2.VersionResponse, seconds)
     request = cri_pb2.StatusRequest(verbose=True)
     status = call(channel, "Status", request, cri_pb2.StatusResponse, seconds)
@@ -48,9 +48,9 @@ def ask(channel: grpc.Channel, seconds: float) -> dict[str, Any]:
 def pods(channel: grpc.Channel, seconds: float) -> dict[str, Any]:
     """Return the pods of a CRI that run or have containers left, each with its specification's annotations.
 
-    These are None where the engine does not show the specification. All answers together may take `seconds`. A pod
-    that goes meanwhile is left out, and so is one that was stopped and has no container any more: a kubelet deletes
-    what is left of a deleted pod only a minute later. Raises grpc.RpcError.
+    Annotations are None if the engine does not show the specification. All responses together may take `seconds`. A pod
+    that is deleted meanwhile is omitted, and so is a stopped pod without containers: a kubelet removes the rest of a
+    deleted pod only a minute later. Raises grpc.RpcError.
     """
     deadline = time.monotonic() + seconds
     request = cri_pb2.ListPodSandboxRequest()
@@ -77,7 +77,7 @@ def pods(channel: grpc.Channel, seconds: float) -> dict[str, Any]:
 
 
 def _annotations(text: str) -> dict[str, str] | None:
-    """Return the annotations in the JSON that CRI-O and containerd call a pod's `info`; the rest is not needed."""
+    """Return the annotations in the JSON that CRI-O and containerd put into a pod's `info`, None if there are none."""
     try:
         annotations = json.loads(text)["runtimeSpec"]["annotations"]
         return {str(key): str(value) for key, value in annotations.items()}
@@ -86,7 +86,7 @@ def _annotations(text: str) -> dict[str, str] | None:
 
 
 def call(channel: grpc.Channel, method: str, request: Any, answer: Any, seconds: float, service: str = _SERVICE) -> Any:
-    """Return what the CRI answers to one call, a message of the class `answer`. Raises grpc.RpcError."""
+    """Send one CRI request and return the response, a message of the class `answer`. Raises grpc.RpcError."""
     made = channel.unary_unary(
         f"/{service}/{method}",
         request_serializer=type(request).SerializeToString,
@@ -96,10 +96,10 @@ def call(channel: grpc.Channel, method: str, request: Any, answer: Any, seconds:
 
 
 def answered(question: dict[str, Any]) -> dict[str, Any]:
-    """Return the answer to a question, as it is printed. Raises KeyError for one that is not known."""
+    """Return the response to a request, as it is printed. Raises KeyError for an unknown request."""
     seconds = float(question["seconds"])
-    # some servers refuse the socket's path as the authority of an HTTP/2 request; and a question has a connection of
-    # its own, which waits for nothing that the one before it, which found nobody, would have waited for
+    # some servers refuse the socket's path as the authority of an HTTP/2 request; and each request has a connection
+    # of its own, so that it does not wait out the back-off of an earlier one that found no server
     options = (
         *(("grpc.default_authority", "localhost"), ("grpc.max_receive_message_length", 64 << 20)),
         ("grpc.use_local_subchannel_pool", 1),
@@ -108,7 +108,7 @@ def answered(question: dict[str, Any]) -> dict[str, Any]:
         os.chdir(question["folder"])  # a socket's path must be short
         with grpc.insecure_channel(f"unix:{question['name']}", options=options) as channel:
             if question["what"] == "try":
-                from toolkit_installer.engines.common import cri_canary  # noqa: PLC0415  # few are asked for it
+                from toolkit_installer.engines.common import cri_canary  # noqa: PLC0415  # rarely requested
 
                 return {"answer": cri_canary.tried(functools.partial(call, channel), seconds, question["handlers"])}
             return {"answer": {"status": ask, "pods": pods}[question["what"]](channel, seconds)}
@@ -117,11 +117,11 @@ def answered(question: dict[str, Any]) -> dict[str, Any]:
     except OSError as error:
         return {"said": error.strerror or str(error)}
     finally:
-        os.chdir("/")  # nobody is to be kept from unmounting it
+        os.chdir("/")  # do not block unmounting the folder
 
 
 def main() -> int:
-    """Answer the questions that come, until there are no more, and return the exit status."""
+    """Answer requests until the input ends, and return the exit status."""
     for line in sys.stdin.buffer:
         print(json.dumps(answered(json.loads(line))), flush=True)  # noqa: T201  # a program's own answer
     return 0

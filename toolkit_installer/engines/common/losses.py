@@ -1,4 +1,4 @@
-"""Whether a managed file has lost what it had when the handlers were put into it. Pure."""
+"""Detect whether a managed file has lost content that it had when the handlers were added. Pure."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from toolkit_installer.engines.ownership import Ownership, is_blank, is_kept
 from toolkit_installer.errors import ConfigurationError, InstallerError
 
 CUT_OFF = "it ends early: what stood there before is restored"
-"""What is logged of a file that `is_cut_off`."""
+"""The log text for a file that `is_cut_off`."""
 _GROUPS = ("plugins", "crio")
-"""The tables whose own tables are a file's sections."""
+"""The tables whose subtables are a file's sections."""
 _NOT_COUNTED = ("version", "imports")
 Edit = Callable[[bytes, Sequence[Change]], bytes]
 
@@ -27,11 +27,11 @@ def is_cut_off(
     chosen: Sequence[Change] = (),
     aliases: Collection[str] = (),
 ) -> bool:
-    """Tell whether a file is only the beginning of what stood there: with us, or before us.
+    """Tell whether a file is only the beginning of its content with us, or before us.
 
-    Nobody wrote anything into such a file. One that ends with a whole line, and has all sections, may be an
-    administrator's edit. `edit` makes the text with us out of the one before us; None: it is no TOML, and cannot be
-    edited so. `chosen` is what stood there by somebody's choice: a default. `aliases`: see `lost_sections`.
+    Such a file holds nothing that others added. One that ends with a whole line and has all sections may be an
+    administrator's edit. `edit` adds our values to the text before us; None: the file is not TOML, and cannot be edited
+    so. `chosen` is an administrator's change: another default. `aliases`: see `lost_sections`.
     """
     before = recorded.before
     if before is None or not is_kept(before, recorded.written) or changes.sha256(content) in recorded.written:
@@ -40,7 +40,7 @@ def is_cut_off(
 
     texts = [before]
     if edit is not None:
-        with contextlib.suppress(InstallerError):  # it was written by other rules: nothing is known of it then
+        with contextlib.suppress(InstallerError):  # written by other rules: no comparison is possible
             texts.append(edit(before, [*_edits(recorded.ownership), *chosen]))
     if not any(len(content) < len(text) and text.startswith(content) for text in texts):
         return False
@@ -50,7 +50,7 @@ def is_cut_off(
 
 
 def _edits(ownership: Ownership) -> list[Change]:
-    """Return the changes by which what is ours came into the file."""
+    """Return the changes that put our values into the file."""
     return [
         Set(key.path, [*([] if key.prior is ABSENT else key.prior), key.ours] if key.item else key.ours)
         for key in ownership.keys
@@ -64,10 +64,10 @@ def refuse_replaced(
     toolkit_folder: str,
     aliases: Collection[str] = (),
 ) -> None:
-    """Raise ConfigurationError for a file without anything of ours that has lost sections which it had before us.
+    """Raise ConfigurationError for a file without any of our values that has lost sections which it had before us.
 
-    It may be somebody's new version or a damaged one. With the handlers in it, the engine would be made to read it.
-    `aliases`: see `lost_sections`. Raises DocumentError.
+    It may be a new version or a damaged one; adding the handlers would make the engine read it. `aliases`: see
+    `lost_sections`. Raises DocumentError.
     """
     content, before = wanted.file.content, recorded.before
     if content is None or before is None or not is_kept(before, recorded.written) or wanted.base in (before, None):
@@ -87,9 +87,9 @@ def refuse_replaced(
 
 
 def refuse_lost_link(file: EngineFile, records: Mapping[str, Recorded]) -> None:
-    """Raise ConfigurationError where an engine's file is missing, and another one was read in its place before.
+    """Raise ConfigurationError if an engine's file is missing or blank, and the engine read another file before.
 
-    A symlink that led there was removed. A file with the handlers alone would take the rest from the engine.
+    A symlink to that file was removed. A file with the handlers alone would lose the rest of the engine's settings.
     """
     if not is_blank(file.content) or file.path in records:
         return
@@ -106,7 +106,7 @@ def refuse_lost_link(file: EngineFile, records: Mapping[str, Recorded]) -> None:
 
 @contextlib.contextmanager
 def kept_copies_named(records: Mapping[str, Recorded]) -> Iterator[None]:
-    """Name the kept copy of a recorded file in the hint of an error that says that the file cannot be read."""
+    """Add the backup of a recorded file to the hint of an error about reading the file."""
     try:
         yield
     except DocumentError as error:
@@ -117,9 +117,9 @@ def kept_copies_named(records: Mapping[str, Recorded]) -> Iterator[None]:
 
 
 def lost_sections(before: Table, now: Table, aliases: Collection[str] = ()) -> tuple[str, ...]:
-    """Return the tables with values that a document had and has not any more; else all keys, if none of them is left.
+    """Return the tables that lost all their values since `before`; if none did, all its keys, if none of them is left.
 
-    What the version and the imports are is no loss. `aliases` are the names of one section, as versions have them.
+    A changed version or imports list is no loss. `aliases` are the names of one section in different versions.
     """
     lost = tuple(
         ".".join(path)
@@ -140,5 +140,5 @@ def _sections(document: Table) -> list[Path]:
 
 
 def _has_values(value: Any) -> bool:
-    """Tell whether a value is anything but nothing, or tables without values."""
+    """Tell whether a value is anything but ABSENT, or tables without values."""
     return any(map(_has_values, value.values())) if isinstance(value, dict) else value is not ABSENT

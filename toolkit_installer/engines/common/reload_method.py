@@ -1,9 +1,7 @@
-"""How an engine is reloaded: decided before anything is written, the same way for every engine.
+"""Choose how to reload an engine, and check a new configuration with the daemon's own binary before writing it.
 
-The daemon's own binary reads the new configuration before the daemon does; nothing is written for it.
-
-The candidate reaches the binary through its standard input and a memory file. What it makes of a configuration that
-is known to be good, asked the same way, tells whether it can be asked at all.
+The candidate reaches the binary through its standard input and a memory file. A configuration that is known to be good,
+given to it the same way, shows whether the binary supports that at all.
 """
 
 from __future__ import annotations
@@ -28,10 +26,10 @@ from toolkit_installer.settings import EngineName, ReloadMode
 def decide(
     node: Node, engine: EngineName, inspection: Inspection, asked: ReloadMode | None, usual: ReloadMode
 ) -> Reload:
-    """Return how to reload: as asked, else the engine's usual way.
+    """Return how to reload: as requested, else the engine's usual way.
 
-    Nothing is reloaded where no such engine runs: it reads its files when it starts.
-    Raises ConfigurationError where the engine should answer and does not, or cannot be reloaded as asked.
+    An engine that does not run is not reloaded: it reads its files when it starts. Raises ConfigurationError if the
+    engine should respond and does not, or cannot be reloaded as requested.
     """
     mode = asked or usual
     if mode is ReloadMode.NONE:
@@ -89,18 +87,18 @@ _PLACES = (
     lazy.pattern(r"\(([0-9]{1,7}), [0-9]{1,7}\)"),  # containerd 1.x
     lazy.pattern(r"\bline ([0-9]{1,7})\b"),  # CRI-O
 )
-"""How the engines' binaries say on which line of what they read something is wrong."""
+"""How the engines' binaries report the line of an error in their input."""
 _VERSION = lazy.pattern(r"\bv?([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}\S*)")
 _LONGEST_SHOWN = 200
 
 
 def shown(words: str, content: bytes | None = None) -> str:
-    """Return a binary's words for people, hidden values left out, with the line that they point at.
+    """Return a binary's messages for people, with the line that they point at; secrets are masked.
 
-    `content`: what it was given, if that was one text. It is on no disk, so nobody could look its lines up; of the
-    line, values are hidden as in a diff.
+    `content`: its input, if that was a single text. The input is on no disk, so nobody could look the line up; values
+    in the line are hidden as in a diff.
     """
-    from toolkit_installer import foreign_words  # noqa: PLC0415  # for what went wrong alone
+    from toolkit_installer import foreign_words  # noqa: PLC0415  # for errors only
     from toolkit_installer.documents.masking import mask  # noqa: PLC0415
 
     masked = foreign_words.of_program(words)
@@ -112,7 +110,7 @@ def shown(words: str, content: bytes | None = None) -> str:
 
 
 def pointed_at(words: str) -> int | None:
-    """Return the line that is named last: before the error there may be warnings."""
+    """Return the last line number in a message, None if it has none: warnings may precede the error."""
     for each in reversed(words.splitlines()):
         found = next((match for pattern in _PLACES if (match := pattern.search(each)) is not None), None)
         if found is not None:
@@ -121,10 +119,10 @@ def pointed_at(words: str) -> int | None:
 
 
 def docker_refusal(programs: Programs, binary: str, flags: Sequence[str], candidate: bytes) -> str | None:
-    """Return dockerd's words if it refuses the candidate; None if it takes it, or cannot be asked (before 23.0).
+    """Return dockerd's message if it refuses the candidate; None if it accepts it, or cannot validate (before 23.0).
 
-    `flags` are those of the running daemon: it takes no file that repeats one of them.
-    An empty configuration tells which: dockerd takes that one in any case.
+    `flags` are those of the running daemon: dockerd refuses a file that repeats one of them. An empty configuration,
+    which dockerd always accepts, shows whether it can validate.
     """
     command = [binary, *flags, "--validate", f"--config-file={_INPUT}"]
     try:
@@ -137,7 +135,7 @@ def docker_refusal(programs: Programs, binary: str, flags: Sequence[str], candid
 
 
 def containerd_dump_of_all(programs: Programs, binary: str, contents: Sequence[bytes]) -> tuple[Table | None, str]:
-    """Return what containerd makes of several files in this order: the root, and what it is to import after it."""
+    """Return containerd's effective configuration for several files, in this order: the root, then its imports."""
     versions = (toml_document.parse(content).get("version") for content in contents)
     version = next((f"version = {version}\n" for version in versions if version is not None), "")
     with contextlib.ExitStack() as stack:
@@ -150,9 +148,9 @@ def containerd_dump_of_all(programs: Programs, binary: str, contents: Sequence[b
 def containerd_dump(
     programs: Programs, binary: str, root: bytes = b"", *, path: str = _INPUT, keep: Sequence[int] = ()
 ) -> tuple[Table | None, str]:
-    """Return what containerd makes of a root file, or of the one that is at `path` for it, and its words.
+    """Return containerd's effective configuration for a root file, or for the file at `path`, and its messages.
 
-    None if it refuses it. Its exit code proves little, so the output counts.
+    None if containerd refuses it. Its exit code proves little, so the output counts.
     """
     try:
         done = programs.run([binary, "--config", path, "config", "dump"], seconds=_SECONDS, given=root, keep=keep)
@@ -162,7 +160,7 @@ def containerd_dump(
 
 
 def containerd_version(programs: Programs, binary: str) -> str:
-    """Return the version that a containerd's binary prints, such as "1.7.24", "" if it prints none."""
+    """Return the version that a containerd binary prints, such as "1.7.24", "" if it prints none."""
     try:
         done = programs.run([binary, "--version"], seconds=_SECONDS)
     except ProgramError:
@@ -183,13 +181,13 @@ def memory(content: bytes) -> Iterator[int]:
 
 
 def containerd_losses(before: Table, after: Table, handlers: dict[str, str], default: str | None) -> list[str]:
-    """Return in words what the new effective configuration lacks: a handler, the default, a runtime that was there.
+    """Return in words what the new effective configuration lacks: a handler, the default, or an existing runtime.
 
-    Pure: `before` and `after` are what the binary printed.
+    Pure: `before` and `after` are the binary's output.
     """
     old, new = (
         next((found for plugin in PLUGINS if isinstance(found := lookup(dump, table_of(plugin)), dict)), {})
-        for dump in (before, after)  # whatever name this containerd prints the CRI plugin under
+        for dump in (before, after)  # the CRI plugin's name depends on the version
     )
     wrong = [
         f"it does not see the handler {name}"

@@ -1,6 +1,6 @@
-"""Asking an engine, and waiting for one that runs and does not answer: it may be starting, and is not gone.
+"""Query an engine, wait for one that is starting, and find the process that serves an engine's socket.
 
-Which of the node's processes serves an engine's socket, told also while it answers nothing there.
+A process is also found while it does not respond: a running engine that is silent may be starting, and is not gone.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ SILENCE = "it did not answer in time"
 
 
 class NoAnswerError(InstallerError):
-    """An engine did not answer. The text is its own, or the connection's."""
+    """An engine did not respond. The text is the engine's own, or the connection's."""
 
 
 def words(error: BaseException, *timeouts: type[BaseException]) -> str:
-    """Return in words what became of a question: libraries wrap an error, and show the one within as Python writes it.
+    """Return the innermost error of a failed request in words: libraries wrap errors, and show the cause's Python repr.
 
-    `timeouts`: what a library says in place of TimeoutError.
+    `timeouts`: a library's own classes for TimeoutError.
     """
     within: BaseException | None = error
     while within is not None:
         error = within
         if isinstance(error, (TimeoutError, *timeouts)):
-            return SILENCE  # for how long differs each time, and what is told twice is to read the same
+            return SILENCE  # the seconds would differ each time, but repeated messages must be equal
         within = next((each for each in error.args if isinstance(each, BaseException)), None)
     said = error.strerror if isinstance(error, OSError) else None
     return said or str(error) or type(error).__name__
 
 
 def place_of_socket(root: Root, path: str) -> str:
-    """Return where the node's socket is that may be asked. Raises NoAnswerError."""
+    """Return the path at which the node's socket can be connected to. Raises NoAnswerError."""
     home, inner = home_of(root, path)
     try:
         place = home.outside(home.canonical(inner))
@@ -61,11 +61,11 @@ def place_of_socket(root: Root, path: str) -> str:
 
 
 class EngineBrokenError(EngineSilentError):
-    """The engine's process serves, but not what is asked of it, and will not without another start."""
+    """The engine's process serves, but not the requested service, and needs a restart to do so."""
 
 
 def heard(engine: Engine, node: Node, socket: str, seconds: float) -> tuple[Live | None, str]:
-    """Return what the engine says once it has had that long to answer, else None and what was heard. Raises Stopped."""
+    """Return the engine's state once it responds within `seconds`, else None and the error's text. Raises Stopped."""
     try:
         return wait(engine, node, socket, seconds), ""
     except EngineSilentError as error:
@@ -73,9 +73,9 @@ def heard(engine: Engine, node: Node, socket: str, seconds: float) -> tuple[Live
 
 
 def wait(engine: Engine, node: Node, socket: str, seconds: float) -> Live:
-    """Ask the engine; while a process runs that should answer there, ask again for `seconds`.
+    """Query the engine; while a process runs that should serve the socket, retry for `seconds`.
 
-    Raises EngineSilentError, and Stopped when a signal is pending that asks the installer to stop: it stays pending.
+    Raises EngineSilentError, and Stopped if a signal to stop the installer is pending: it stays pending.
     """
     deadline = machine.monotonic() + seconds
     told = False
@@ -84,7 +84,7 @@ def wait(engine: Engine, node: Node, socket: str, seconds: float) -> Live:
         try:
             return engine.ask(node, socket, max(1.0, min(_ASK_SECONDS, remaining)))
         except EngineSilentError as error:
-            processes.look_again()  # it may have been started since
+            processes.look_again()  # the engine may have started since
             starting = None if isinstance(error, EngineBrokenError) else process_of(node, engine.name, socket)
             if starting is None or machine.monotonic() >= deadline:
                 raise
@@ -109,11 +109,11 @@ _UNIX = "unix://"
 def process_of(node: Node, engine: EngineName, socket: str) -> Process | None:
     """Return a running process of the node that serves `socket`, or will once it is up; None if there is none.
 
-    One whose command line and configuration do not tell its socket may be it.
+    A process whose command line and configuration do not name its socket also matches.
     """
     for process in named(PROCESS_NAMES[engine]):
         if not node.is_home_of(process):
-            continue  # a container's own engine, or another node's
+            continue  # an engine inside a container, or of another node
         addresses = _addresses(engine, process)
         if addresses is None or any(
             is_same_socket(root_of(process), address, node.root, socket) for address in addresses
@@ -125,15 +125,15 @@ def process_of(node: Node, engine: EngineName, socket: str) -> Process | None:
 def starts_when_asked(node: Node, engine: EngineName, socket: str) -> bool:
     """Tell whether systemd holds the engine's socket while the engine does not run (systemd.socket(5)).
 
-    Any connection would start it: somebody may have stopped it on purpose. False where PID 1 is not the node's, or is
-    not to be looked at. Raises NodeError.
+    Any connection would start it, and an administrator may have stopped it on purpose. False if PID 1 is not the
+    node's, or cannot be inspected. Raises NodeError.
     """
     held = bound(1) or []
     return node.files.canonical(socket) in held and process_of(node, engine, socket) is None
 
 
 def unit_of(node: Node, engine: EngineName, socket: str) -> str | None:
-    """Return the unit of the engine that serves a socket, or should; None where none is known to the node's systemd."""
+    """Return the unit of the engine that serves a socket, or should; None if the node's systemd knows none."""
     process = process_of(node, engine, socket)
     if process is not None and process.unit is not None:
         return process.unit
@@ -147,7 +147,7 @@ def usual_units(engine: EngineName, socket: str) -> list[str]:
 
 
 def served(node: Node) -> Iterator[tuple[EngineName, str]]:
-    """Yield the sockets that the node's running engines were told to serve; they may have others of their own."""
+    """Yield the sockets that the node's running engines were told to serve; they may have further ones."""
     for engine, process in _running(node):
         if process.hidden:
             told_so = _usual(engine, process)
@@ -160,9 +160,9 @@ def served(node: Node) -> Iterator[tuple[EngineName, str]]:
 
 
 def unnamed(node: Node) -> Iterator[tuple[EngineName, Process, list[str]]]:
-    """Yield the engines that have wiped their command line and whose socket has no usual name, with all they bound.
+    """Yield the engines with a wiped command line and no socket of a usual name, with all sockets that they bound.
 
-    An engine has several, and not each of them is the one that it answers on.
+    An engine binds several sockets, and serves its API on one of them.
     """
     for engine, process in _running(node):
         if process.hidden and not _usual(engine, process):
@@ -170,25 +170,25 @@ def unnamed(node: Node) -> Iterator[tuple[EngineName, Process, list[str]]]:
 
 
 def beside(node: Node, kubelet: Process) -> Iterator[tuple[str, Process]]:
-    """Yield the usual sockets of the engines that a kubelet started, or that run in the same unit; and who serves."""
+    """Yield the usual sockets, with their processes, of engines that the kubelet started or that share its unit."""
     for engine, process in _running(node):
         if parent_of(process) == kubelet.pid or (process.unit is not None and process.unit == kubelet.unit):
             yield from ((path, process) for path in _usual(engine, process))
 
 
 def _running(node: Node) -> Iterator[tuple[EngineName, Process]]:
-    """Yield the node's running engines; a container's own, or another node's, is left out."""
+    """Yield the node's running engines, except those inside containers or of another node."""
     for engine, names in PROCESS_NAMES.items():
         yield from ((engine, process) for process in named(names) if node.is_home_of(process))
 
 
 def _usual(engine: EngineName, process: Process) -> list[str]:
-    """Return which of a process's sockets are called as this engine's is: an engine has others beside it."""
+    """Return the process's sockets that have the engine's usual name: an engine binds others too."""
     return [path for path in bound(process.pid) or () if posixpath.basename(path) == _ROWS[engine].socket_names[0]]
 
 
 def hang_up(node: Node, engine: EngineName, process: Process) -> None:
-    """Send SIGHUP to the engine's process. Raises ConfigurationError where the process is another program's."""
+    """Send SIGHUP to the engine's process. Raises ConfigurationError if the process is another program's."""
     if process.name not in PROCESS_NAMES[engine]:
         raise ConfigurationError(
             f"the process behind the socket is {process.name!r} (PID {process.pid}), not {engine}: not signalled",
@@ -198,9 +198,9 @@ def hang_up(node: Node, engine: EngineName, process: Process) -> None:
 
 
 def _addresses(engine: EngineName, process: Process) -> list[str] | None:
-    """Return the unix sockets that a process was told to serve, or serves; None where that cannot be told."""
+    """Return the unix sockets that a process was told to serve, or serves; None if unknown."""
     if process.hidden:
-        return bound(process.pid) or None  # one that is starting has none yet
+        return bound(process.pid) or None  # a starting engine has none yet
     given = command_line.values(process.arguments[1:], *_ROWS[engine].address_flags)
     if engine is EngineName.CONTAINERD and not given:
         return _configured(process)
@@ -209,13 +209,13 @@ def _addresses(engine: EngineName, process: Process) -> list[str] | None:
     if engine is EngineName.DOCKER and not given:
         return [usual_row(engine).socket, *(bound(process.pid) or ())]
     if not given:
-        return bound(process.pid) or None  # its files may name it; one that is starting has none yet
+        return bound(process.pid) or None  # its files may name one; a starting engine has none yet
     return [address.removeprefix(_UNIX) for address in given]
 
 
 def _configured(process: Process) -> list[str] | None:
-    """Return the socket that a containerd's configuration names, else the usual one."""
-    # of containerd's processes alone
+    """Return the socket that a containerd's configuration names, else the usual one; None if it cannot be read."""
+    # for containerd's processes only
     from toolkit_installer.documents import toml_document  # noqa: PLC0415
     from toolkit_installer.engines.containerd.files import told_config  # noqa: PLC0415
 
@@ -229,11 +229,11 @@ def _configured(process: Process) -> list[str] | None:
 
 
 def is_same_socket(one: Root, path: str, other: Root, socket: str) -> bool:
-    """Tell whether two names, each in its own root, are or will be the same socket: the folder may be mounted twice."""
+    """Tell whether two paths, each in its own root, are or will be the same socket: its folder may be mounted twice."""
     try:
         first, second = one.outside(one.canonical(path)), other.outside(other.canonical(socket))
         if os.path.basename(first) != os.path.basename(second):
             return False
         return os.path.samefile(os.path.dirname(first), os.path.dirname(second))
     except (OSError, NodeError):
-        return False  # one of the folders is not there, or the process ended meanwhile
+        return False  # a folder does not exist, or the process ended

@@ -1,6 +1,6 @@
-"""Where the settings of the handlers' tables come from: the default runtime's, as one of the sources has it. Pure.
+"""Edits of one containerd file of any version: adding our runtimes, removing them, choosing the runtime to copy. Pure.
 
-One of containerd's files, of any version: what it says with us and without us. Pure.
+The settings of the handlers' tables are those of the default runtime, as the first source (`Sources`) has it.
 """
 
 from __future__ import annotations
@@ -43,18 +43,19 @@ from toolkit_installer.errors import located
 from toolkit_installer.settings import EngineSettings
 
 _FILLED_IN = {"sandbox_mode": "podsandbox", "sandboxer": "podsandbox"}
-"""What a daemon itself puts where nothing is said."""
+"""The values that the daemon itself fills in for absent keys."""
 COMMAND, FILE = "command", "file"
-"""The words of `--config-source`; the third is FILE, `=` and a path."""
+"""Values of `--config-source`; the third form is FILE, `=` and a path."""
 _USUAL = (COMMAND, FILE)
 _NOTHING = "no runtime of runc's kind that is not ours"
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """Where the handlers' settings may come from, beside the engine's own files.
+    """Sources of the handlers' settings besides the engine's own files.
 
-    `asked`: the words of `--config-source`, none where nothing was asked for. `printed`: what the live daemon's binary
-    prints, None if it was not asked, or does not say. `files`: the others by path, None for one that is not there.
+    `asked`: the values of `--config-source`, empty if the flag was not given. `printed`: the configuration that the
+    live daemon's binary prints, None if it was not run or printed none. `files`: the other sources by path, None for a
+    missing file.
     """
 
     asked: tuple[str, ...] = ()
@@ -63,7 +64,7 @@ class Sources(msgspec.Struct, frozen=True):
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """The base runtime that one source has, {} for none. `why`: the reason in words, if that is so."""
+    """A source's base runtime, {} if it has none; `why` is the reason for that, in words."""
 
     source: str
     table: Table
@@ -71,9 +72,9 @@ class Candidate(msgspec.Struct, frozen=True):
 
 
 def candidates(sources: Sources, effective: Table, plugin: str, toolkit_folder: str) -> list[Candidate]:
-    """Return what the sources have, the first one first. `effective` is what the engine's own files say without us.
+    """Return a candidate for each source, in order. `effective` is the engine's own configuration without our changes.
 
-    Raises ConfigurationError, naming the file, for one that cannot be read as containerd's.
+    Raises ConfigurationError, naming the file, for a source that cannot be read as a containerd configuration.
     """
     return [_candidate(source, sources, effective, plugin, toolkit_folder) for source in sources.asked or _USUAL]
 
@@ -96,7 +97,7 @@ def _candidate(source: str, sources: Sources, effective: Table, plugin: str, too
 
 
 def unused(sources: Sources, candidates: Sequence[Candidate]) -> list[str]:
-    """Return a note for every source that was asked for, comes before the one that counts, and has nothing."""
+    """Return a note for each requested source that is skipped because it has no base runtime."""
     if not sources.asked:
         return []
     empty = itertools.takewhile(lambda each: not each.table, candidates)
@@ -104,9 +105,9 @@ def unused(sources: Sources, candidates: Sequence[Candidate]) -> list[str]:
 
 
 def chosen_base_runtime(candidates: Sequence[Candidate], effective: Table, plugin: str) -> Table:
-    """Return the settings that the handlers get: those of the first source that has any.
+    """Return the settings that the handlers get: the table of the first source that has one.
 
-    Where the file says the same, they are as the file spells them.
+    Where the engine's own file has equal settings, its spelling is kept.
     """
     first = next((each.table for each in candidates if each.table), {})
     file = base_runtime(effective, plugin)
@@ -114,10 +115,10 @@ def chosen_base_runtime(candidates: Sequence[Candidate], effective: Table, plugi
 
 
 def base_runtime(document: Table, plugin: str, name: str | None = None) -> Table:
-    """Return the runtime of a plugin's table whose settings the handlers get, {} where there is none.
+    """Return the runtime of a plugin's table whose settings the handlers get, {} if there is none.
 
-    That is the runtime `name`, by default the table's own default one. One that is no runc at all (Kata, gVisor) is
-    none: its options mean something else; runc's are taken then.
+    This is the runtime `name`, by default the table's default runtime. A runtime that is not a runc (Kata, gVisor) is
+    skipped for the runtime `runc`, as its options have another meaning.
     """
     place = shape(plugin)
     runtimes = lookup(document, place.runtimes)
@@ -129,23 +130,23 @@ def base_runtime(document: Table, plugin: str, name: str | None = None) -> Table
 
 
 def legacy_entry(document: Table, plugin: str) -> Any:
-    """Return the table that overrides the default runtime's name on containerd 1.x, None where there is none."""
+    """Return the table that overrides the default runtime's name on containerd 1.x, None if there is none."""
     return lookup(document, legacy_default(plugin)) if lookup(document, legacy_type(plugin)) else None
 
 
 def low_level(document: Table, plugin: str, built_in: str = BUILT_IN_RUNTIME) -> tuple[str, ...]:
-    """Return what can run containers in the end, best first (`ownership.low_level`), as a plugin's table has it.
+    """Return the low-level runtimes of a plugin's table, best first (`ownership.low_level`).
 
-    `built_in`: what a runtime runs that names no executable.
+    `built_in`: the executable of a runtime that names none.
     """
     return ownership.low_level(document, shape(plugin), legacy=legacy_entry(document, plugin), built_in=built_in)
 
 
 def base_runtime_elsewhere(document: Table, name: str | None, toolkit_folder: str) -> Table:
-    """Return the same from another document, such as what a daemon printed, whatever plugin it has the runtimes under.
+    """Return the base runtime of another document, such as a daemon's printed configuration, under any CRI plugin name.
 
-    `name` is the default runtime's, None for that document's own. Never an entry of ours, and nothing that a daemon
-    fills in by itself.
+    `name` is the default runtime's, None for that document's own default. Entries of our toolkit are skipped, and so
+    are values that a daemon fills in by itself.
     """
     for plugin in PLUGINS:
         for each in (name, BUILT_IN_RUNTIME):
@@ -157,7 +158,7 @@ def base_runtime_elsewhere(document: Table, name: str | None, toolkit_folder: st
 
 
 def said(value: Any) -> Any:
-    """Return a printed runtime without what says nothing: empty and false values, and what the daemon fills in."""
+    """Return a printed runtime without its empty and false values and the values that the daemon fills in."""
     if not isinstance(value, dict):
         return value
     told = {key: said(each) for key, each in value.items()}
@@ -167,17 +168,18 @@ def said(value: Any) -> Any:
 _GONE_FROM_2 = "io.containerd.runc.v1"
 """Deprecated since 1.4, removed in 2.0 (containerd, RELEASES.md)."""
 NVIDIA_RUNTIME = "nvidia-container-runtime"
-"""How the names of NVIDIA's runtimes begin, whoever installed them."""
+"""Prefix of the names of NVIDIA's runtimes, whichever program installed them."""
 _BUILT_IN: Table = {"runtime_type": DEFAULT_RUNTIME_TYPE}
 _NOTHING_ASKED = EngineSettings()
 _PLUGINS = "plugins"
 
 
 class Part(msgspec.Struct, frozen=True):
-    """What we put into one plugin's table of a file. `legacy`: as the default of containerd before 1.3.
+    """Our additions to one plugin's table of a file. `legacy`: as the default of containerd before 1.3.
 
-    `built_in`: the engine's own runc is named too, as naming ours alone would make containerd 1.x forget it.
-    `copied`: the operator's runtimes of an older name's table, which this one replaces where a daemon reads both.
+    `built_in`: the engine's own runc is named too, since containerd 1.x drops its built-in runc once any runtime is
+    named. `copied`: the operator's runtimes from the table under an older name, which this table replaces where a
+    daemon reads both.
     """
 
     plugin: str
@@ -192,7 +194,7 @@ class Part(msgspec.Struct, frozen=True):
 def entries(
     source: Table, plugin: str, handlers: Sequence[Handler], settings: EngineSettings = _NOTHING_ASKED
 ) -> tuple[tuple[str, Table], ...]:
-    """Return each handler's runtime table: a copy of `source` with our executable, and what the settings ask for."""
+    """Return each handler's runtime table: a copy of `source` with our executable and the requested settings."""
     annotations = settings.container_annotations
     made = []
     for handler in handlers:
@@ -216,12 +218,12 @@ def entries(
 
 
 def built_in(plugin: str) -> Table:
-    """Return how we name the engine's own runc: as 1.7 prints it, whose `sandbox_mode` newer names do not have."""
+    """Return our table for the engine's own runc, as 1.7 prints it; under newer names it has no `sandbox_mode`."""
     return _BUILT_IN if plugin == RUNTIME else _BUILT_IN | {"sandbox_mode": "podsandbox"}
 
 
 def with_us(base: bytes, parts: Sequence[Part], version: int | None = None) -> tuple[bytes, Ownership]:
-    """Return `base` with the parts in it, and what of it is ours. `version`: the line that the file is to get.
+    """Return `base` with the parts added, and the ownership of the additions. `version`: the version line to write.
 
     A handler is the table `runtimes.NAME` below the plugin's, with the executable as `options.BinaryName`.
     """
@@ -246,7 +248,7 @@ def with_us(base: bytes, parts: Sequence[Part], version: int | None = None) -> t
 
 
 def chosen_defaults(content: bytes, ownership: Ownership, handlers: Collection[str]) -> list[Change]:
-    """Return the changes that make handlers of ours the default as somebody else did. Raises DocumentError."""
+    """Return the changes that keep our handlers as default where another program made them so. Raises DocumentError."""
     document = toml_document.parse(content)
     places = [shape(plugin) for plugin in PLUGINS]
     chosen = {place.default: chosen_default(document, place, ownership, handlers) for place in places}
@@ -254,7 +256,7 @@ def chosen_defaults(content: bytes, ownership: Ownership, handlers: Collection[s
 
 
 def with_import(base: bytes, path: str) -> tuple[bytes, Ownership]:
-    """Return `base` with `path` imported, and what of it is ours; unchanged if it is imported already."""
+    """Return `base` with an import of `path`, and its ownership; unchanged if `path` is imported already."""
     document = toml_document.parse(base)
     imports = document.get("imports", [])
     if path in imports:
@@ -270,11 +272,11 @@ def without_us(
     before: bytes | None = None,
     handlers: Collection[str] = (),
 ) -> tuple[bytes, tuple[str, ...]]:
-    """Return the text without what is ours, and what others did to ours. `before` is the text from before us.
+    """Return the text without our changes, and notes on what others changed in them. `before`: the original text.
 
-    `handlers` are ours, in whatever of containerd's files.
+    `handlers` are the names of our handlers, in any of containerd's files.
 
-    Raises as `parse_checked` does for a file that names our toolkit folder.
+    Raises the errors of `parse_checked` for a file that names our toolkit folder.
     """
     document = toml_document.parse(content)
     version = document.get("version")
@@ -282,7 +284,7 @@ def without_us(
     if toolkit_folder.encode() in content or known:
         parse_checked(content)
     else:
-        # somebody wrote it anew, for another containerd: all that can be ours in it is an import
+        # another program rewrote it for another containerd: only an import can still be ours
         ownership = Ownership(tuple(key for key in ownership.keys if key.item))
     ownership, original = _renamed(document, ownership, toml_document.parse(before or b""))
     changes: list[Change] = []
@@ -309,9 +311,9 @@ def without_us(
 
 
 def _renamed(document: Table, ownership: Ownership, original: Table) -> tuple[Ownership, Table]:
-    """Return what is ours, and what the file said before us, under the name that the CRI's table has by now.
+    """Return our ownership and the original document, with the CRI plugin's table renamed to its current name.
 
-    Somebody who writes the file for a newer containerd renames the table.
+    An administrator who migrates the file to a newer containerd renames the table.
     """
     had = plugins_in(original) | {key.path[1] for key in ownership.keys if key.path[:1] == (_PLUGINS,)}
     has = plugins_in(document)
@@ -329,19 +331,19 @@ def _renamed(document: Table, ownership: Ownership, original: Table) -> tuple[Ow
 
 
 def _without_legacy(document: Table, plugin: str, ownership: Ownership, toolkit_folder: str) -> list[Change]:
-    """Return the change that removes our default of containerd before 1.3, also where somebody added to it."""
+    """Return the change that removes our default of containerd before 1.3, even where others added keys to it."""
     path = legacy_default(plugin)
     owned = ownership.of(path)
     entry = lookup(document, path)
     if not beneath(executable(entry), toolkit_folder) or (owned is not None and same(entry, owned.ours)):
-        return []  # no other's, or `strip` has it
+        return []  # not ours, or `strip` removes it
     return [
         Remove(path) if owned is None or owned.prior is ABSENT else Set(path, _merged(owned.prior, owned.ours, entry))
     ]
 
 
 def _merged(prior: Any, ours: Any, now: Any) -> Any:
-    """Return a table as it was before ours replaced it, and with what somebody has added to ours since."""
+    """Return the table that ours replaced, with the keys that others have added to ours since."""
     if not (isinstance(prior, dict) and isinstance(ours, dict) and isinstance(now, dict)):
         return prior
     added = {key: value for key, value in now.items() if key not in ours}
@@ -349,10 +351,10 @@ def _merged(prior: Any, ours: Any, now: Any) -> Any:
 
 
 def _with_built_in(document: Table, place: Shape, ownership: Ownership) -> tuple[list[Change], list[str]]:
-    """Keep the built-in runtime that we named if others rely on it by now.
+    """Return the change that keeps our entry for the built-in runtime if other runtimes rely on it, and a note.
 
-    Somebody who added a runtime of their own beside ours saw runc named there; containerd 1.x would lose runc
-    with our line, and every ordinary pod with it.
+    An administrator who added a runtime next to ours saw runc named there; without our line containerd 1.x would lose
+    runc, and every ordinary pod with it.
     """
     owned = ownership.of((*place.runtimes, BUILT_IN_RUNTIME))
     runtimes = lookup(document, place.runtimes)
@@ -365,13 +367,13 @@ def _with_built_in(document: Table, place: Shape, ownership: Ownership) -> tuple
 
 
 _OF_VERSION_2 = ("plugins", "disabled_plugins", "required_plugins", "imports")
-"""What reads otherwise in a file of version 1."""
+"""Keys whose meaning differs in a file of version 1."""
 
 
 def _without_version(document: Table, ownership: Ownership) -> tuple[list[Change], list[str]]:
-    """Drop the version line that we wrote, unless what others wrote since needs it.
+    """Return the change that drops our version line, or a note if keys that others wrote since need it.
 
-    A file without that line is one of version 1, and says the same wherever it speaks of no plugin.
+    A file without that line is of version 1, which means the same as long as the file names no plugin.
     """
     owned = ownership.of(VERSION)
     if owned is None or owned.prior is not ABSENT or not same(document.get("version"), owned.ours):
@@ -383,22 +385,22 @@ def _without_version(document: Table, ownership: Ownership) -> tuple[list[Change
 
 
 def ours(content: bytes, toolkit_folder: str) -> bool:
-    """Tell whether any runtime of the file lies in our toolkit folder. Raises DocumentError."""
+    """Return whether any runtime of the file lies in our toolkit folder. Raises DocumentError."""
     document = toml_document.parse(content)
     return any(ownership_of.ours(document, shape(plugin), toolkit_folder) for plugin in PLUGINS)
 
 
 def ours_alone(content: bytes, toolkit_folder: str) -> bool:
-    """Tell whether a runtime of the file lies in our toolkit folder, and no NVIDIA runtime of it lies elsewhere.
+    """Return whether a runtime of the file lies in our toolkit folder, and no NVIDIA runtime lies elsewhere.
 
-    nvidia-ctk copies all of config.toml's runtimes into its drop-in, ours among them, beside the one that it registers.
-    Raises DocumentError.
+    nvidia-ctk copies all of config.toml's runtimes into its drop-in, ours among them, next to the one that it
+    registers. Raises DocumentError.
     """
     return ours(content, toolkit_folder) and not has_nvidia_elsewhere(content, toolkit_folder)
 
 
 def has_nvidia_elsewhere(content: bytes, toolkit_folder: str) -> bool:
-    """Tell whether an NVIDIA runtime of the file lies elsewhere than in our toolkit folder. Raises DocumentError."""
+    """Return whether an NVIDIA runtime of the file lies outside our toolkit folder. Raises DocumentError."""
     document = toml_document.parse(content)
     paths = [executable(entry) for plugin in PLUGINS for entry in shape(plugin).entries(document).values()]
     nvidia = [path for path in paths if path is not None and posixpath.basename(path).startswith(NVIDIA_RUNTIME)]
@@ -406,10 +408,10 @@ def has_nvidia_elsewhere(content: bytes, toolkit_folder: str) -> bool:
 
 
 def recognised(content: bytes, *, whole: bool) -> Ownership:
-    """Return what is ours in a file though no receipt says so: the built-in runtime, if it stands in a block of ours.
+    """Return what is ours in a file without a receipt: the built-in runtime, if it is in one of our marked blocks.
 
-    Whoever wrote the block also wrote the tables around it, and the version if the file was `whole` ours: if nothing
-    else is in it, as nobody knows who wrote it above what others have there. Raises DocumentError.
+    The author of the block also wrote the tables around it, and the version line too if the file was `whole` ours: if
+    it contains nothing else, since the author of a version line above others' content is unknown. Raises DocumentError.
     """
     marked = toml_document.marked(content, MARKER)
     if not marked:
@@ -430,7 +432,7 @@ def recognised(content: bytes, *, whole: bool) -> Ownership:
 
 
 def imports_of(content: bytes, paths: Sequence[str]) -> Ownership:
-    """Return the literal imports of any of `paths`, as ours. Raises DocumentError."""
+    """Return the ownership of the literal imports of any of `paths`. Raises DocumentError."""
     elements = toml_document.parse(content).get("imports", [])
     found = [each for each in elements if any(same_import(each, path) for path in paths)]
     return Ownership(tuple(Owned(IMPORTS, each, item=True) for each in dict.fromkeys(found)))

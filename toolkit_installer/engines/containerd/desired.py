@@ -1,12 +1,9 @@
-"""What is added to a containerd of a distribution: into which of its files, and what the distribution does by itself.
+"""The desired content of containerd's files, with and without our handlers. Pure.
 
-Pure: from what was found, and what is asked for, to what the files should be.
-
-What containerd's files should be with us and without us, as far as it reads files of its own. Pure.
-
-With us, the handlers are in a drop-in of our own, or where every daemon in question sees them. config.py has what is
-put into the text of one file and taken out again, work.py how the files are read, sources.py whose settings the
-handlers get; for a distribution's files, additions.py stands in for all of it but `without_us`.
+For files of containerd's own: the handlers go into a drop-in of ours, or into the file where every daemon in question
+sees them. For a distribution: they go into its drop-in or template, or are left to its own detection of the toolkit.
+Their removal is the same for both. config.py edits the text of one file and chooses whose settings the handlers get;
+work.py has how the files are read.
 """
 
 from __future__ import annotations
@@ -61,16 +58,16 @@ from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, located
 
 _ON_BY_DEFAULT = 3
-"""The first version of containerd's files whose daemons have CDI on unless they are told otherwise."""
+"""The first version of containerd's files whose daemons have CDI on by default."""
 
 
 class Placing:
-    """One distribution's containerd, its files without us by role, and what is asked for."""
+    """One distribution's containerd, its files without our changes by role, and the request."""
 
     def __init__(
         self, inspection: ContainerdInspection, placed: Placed, request: Request, without: Mapping[str, DesiredFile]
     ) -> None:
-        """Raise ConfigurationError for what cannot be worked with."""
+        """Raise ConfigurationError for files that cannot be edited."""
         self.inspection = inspection
         self.placed = placed
         self.layout = layout = placed.layout
@@ -92,7 +89,7 @@ class Placing:
         self.candidates = containerd_sources.candidates(sources, self.document, layout.plugin, folder)
 
     def desired(self) -> DesiredState:
-        """Return what the files should be. Raises ConfigurationError."""
+        """Return the desired content of the files. Raises ConfigurationError."""
         if self.start.way is Way.DROP_IN:
             self._into_drop_in()
         elif not self.request.handlers:
@@ -114,7 +111,7 @@ class Placing:
         return DesiredState(tuple(self.without.values()), self.served, self.default, low_level, tuple(self.notes))
 
     def _part(self, version: int) -> Part:
-        """Return what is registered in a file of this version."""
+        """Return the additions to a file of this version."""
         settings = self.request.settings
         plugin = CRI_PLUGIN[version]
         base_runtime = containerd_sources.chosen_base_runtime(self.candidates, self.document, self.layout.plugin)
@@ -128,7 +125,7 @@ class Placing:
         part = self._part(version)
         self.notes += containerd_sources.unused(self.inspection.sources, self.candidates)
         if part.legacy:
-            self.default = None  # such a default has no name
+            self.default = None  # a default of the legacy kind has no name
         elif self.request.settings.use_legacy_config:
             self.notes.append("--use-legacy-config is not used: only files of version 1 know such a default")
         wanted = self.without[self.layout.drop_in_role]
@@ -152,7 +149,7 @@ class Placing:
             text = templates.with_block(base, part)
             own = templates.named(base, part)
         if self.layout.templates[self.role] in self.placed.changed:
-            # nobody knows yet what it makes: a restart would be the first to tell
+            # its result is still unknown: a restart would be the first to show it
             name = self.layout.name
             why = f"was changed after config.toml was made of it: {name} has not been started with it"
             self.notes.append(f"{wanted.path} {why}")
@@ -172,7 +169,7 @@ class Placing:
 
     @contextlib.contextmanager
     def _template(self) -> Iterator[DesiredFile]:
-        """Yield the template that is read next, and name it in errors, and the one that was looked for before it."""
+        """Yield the template that is read next; errors name it, and the missing template that takes precedence."""
         wanted = self.without[self.role]
         try:
             with located(wanted.path):
@@ -194,7 +191,7 @@ class Placing:
         self._note_unused(self.served.keys(), f"{name} makes their tables itself")
 
     def _refuse_another(self, part: Part) -> None:
-        """Raise ConfigurationError for a runtime of one of our names that runs something else."""
+        """Raise ConfigurationError if the distribution has a runtime of our name with another executable."""
         if self.layout.finds(self.request.toolkit_folder):
             return
         theirs = runtimes_in(self.document, self.layout.plugin)
@@ -214,7 +211,7 @@ class Placing:
             )
 
     def _note_unused(self, handlers: Collection[str], why: str) -> None:
-        """Say which flags were given in vain for these handlers, as their tables are somebody else's."""
+        """Add a note on the flags that do not apply to these handlers, whose tables are not ours."""
         settings = self.request.settings
         given = {
             "--runtime-type": settings.runtime_type is not None,
@@ -228,7 +225,7 @@ class Placing:
             self.notes.append(f"{', '.join(flags)} {verb} not used for {', '.join(sorted(handlers))}: {why}")
 
     def _note_what_is_kept(self) -> None:
-        """Leave the default to the distribution, and say so; a drop-in that was asked for is not read."""
+        """Leave the default runtime to the distribution, and add notes on that and on a configured drop-in."""
         name, asked = self.layout.name, self.request.settings.drop_in
         if self.default is not None:
             self.default = None
@@ -238,20 +235,20 @@ class Placing:
 
 
 def _distribution_wants_cdi(document: Table, plugin: str, version: int) -> bool:
-    """Tell whether CDI has to be turned on: files of version 2 may be a 1.7's, which has it off unless told."""
+    """Return whether CDI has to be turned on: files of version 2 may be a 1.7's, which has it off by default."""
     said = lookup(document, enable_cdi(plugin))
     return said is not True and (said is False or version < _ON_BY_DEFAULT)
 
 
 _KNOWS_ENABLE_CDI: Release = (2, 1)
-"""The last of which it is known; newer ones always resolve CDI devices."""
+"""The last release that knows the key; newer ones always resolve CDI devices."""
 
 
 def by_drop_in(work: Work) -> DesiredState | None:
-    """Put the handlers into a file of our own that the root imports; the root changes by one import at most.
+    """Return the state with the handlers in our own drop-in, which the root imports; the root gets at most an import.
 
-    None where that is not sure to work: the daemon may not merge deeply, the root has no version that the drop-in
-    could have too, or an imported file that may be read after ours speaks of what is ours.
+    None if that is not certain to work: the daemon may not merge deeply, the root's version is unsuitable for a
+    drop-in, or an imported file that may be read after ours sets the same keys.
     """
     root, drop_in = work.without[ROOT_ROLE], work.without[DROP_IN_ROLE]
     version = work.files[0].version
@@ -280,9 +277,9 @@ def by_drop_in(work: Work) -> DesiredState | None:
 
 
 def in_place(work: Work) -> DesiredState:
-    """Put the handlers into the file that has the table already, or into the root: where every daemon sees them.
+    """Return the state with the handlers in the file that has the table, or in the root: where every daemon sees them.
 
-    Raises ConfigurationError where no such edit is right for every containerd that may read the files.
+    Raises ConfigurationError if no such edit is right for every containerd that may read the files.
     """
     plugins: dict[tuple[str, str], list[View]] = {}
     for view in work.views:
@@ -307,7 +304,7 @@ def in_place(work: Work) -> DesiredState:
 
 
 def _not_editable(work: Work, role: str) -> ConfigurationError:
-    """Return the error for a file that counts and cannot be changed from here."""
+    """Return the error for a file that must be edited and cannot be."""
     path = next(file.path for file in work.files if file.role == role)
     imported = next(each for each in work.inspection.graph if each.path == path)
     root = work.without[ROOT_ROLE].path
@@ -324,7 +321,7 @@ def _not_editable(work: Work, role: str) -> ConfigurationError:
 
 
 def _refuse_what_would_be_lost(work: Work, edited: Mapping[str, DesiredFile]) -> None:
-    """Raise ConfigurationError if some daemon that may read the files would not have all it had, and our handlers."""
+    """Raise ConfigurationError if some daemon that may read the files would lose a setting or miss our handlers."""
     after = [
         msgspec.structs.replace(file, document=toml_document.parse(edited[file.role].target or b""))
         if file.role in edited
@@ -357,11 +354,11 @@ def _refuse_what_would_be_lost(work: Work, edited: Mapping[str, DesiredFile]) ->
             )
 
 
-# --- what is put in ---
+# --- additions ---
 
 
 def _part(work: Work, plugin: str, views: Sequence[View]) -> Part:
-    """Return what goes into one plugin's table of a file, for daemons with these views."""
+    """Return the additions to one plugin's table of a file, for daemons with these views."""
     settings = work.request.settings
     effective = views_of.plugin_table(views[-1], work.files, plugin)
     older = _of_version_1(work, plugin)
@@ -370,7 +367,7 @@ def _part(work: Work, plugin: str, views: Sequence[View]) -> Part:
         base_runtime = config.chosen_base_runtime(_candidates(work, older, SHORT), older, SHORT)
     made = config.entries(base_runtime, plugin, work.request.handlers, settings)
     tables = [views_of.plugin_table(view, work.files, plugin) for view in views]
-    # without a map of runtimes, containerd 1.x takes its own runc
+    # without a map of runtimes, containerd 1.x uses its own runc
     built_in = any(lookup(table, shape(plugin).runtimes) is ABSENT for table in tables)
     legacy = settings.use_legacy_config and plugin == SHORT
     cdi = work.request.enable_cdi and _wants_cdi(work, effective, plugin)
@@ -383,9 +380,9 @@ def _part(work: Work, plugin: str, views: Sequence[View]) -> Part:
 
 
 def _of_version_1(work: Work, plugin: str) -> Table:
-    """Return what files say under the name of version 1, where the plugin's table gets runtimes that hide those.
+    """Return the table under version 1's plugin name, if runtimes in the newer plugin's table would hide its runtimes.
 
-    2.0 to 2.2 read only the newest name's table there; newer ones read both, and then that one alone.
+    2.0 to 2.2 read only the table with the newest name; later ones read both, and then the newest alone.
     """
     if plugin != RUNTIME or work.effective_version not in (None, 1) or work.release is not None:
         return {}
@@ -394,12 +391,12 @@ def _of_version_1(work: Work, plugin: str) -> Table:
 
 
 def _candidates(work: Work, effective: Table, plugin: str) -> list[Candidate]:
-    """Return what each source has as a base runtime for this plugin's table."""
+    """Return the base runtime of each source for this plugin's table."""
     return config.candidates(work.inspection.sources, effective, plugin, work.request.toolkit_folder)
 
 
 def _wants_cdi(work: Work, effective: Table, plugin: str) -> bool:
-    """Tell whether `enable_cdi` has to be written: 2.0 and 2.1 have it on by default, newer ones do not know it."""
+    """Return whether `enable_cdi` has to be written: 2.0 and 2.1 have it on by default, newer ones do not know it."""
     said = lookup(effective, enable_cdi(plugin))
     if said is True or work.version == 4:  # noqa: PLR2004  # the version
         return False
@@ -409,21 +406,21 @@ def _wants_cdi(work: Work, effective: Table, plugin: str) -> bool:
 
 
 def _edited(wanted: DesiredFile, parts: Sequence[Part], version: int | None) -> DesiredFile:
-    """Return a file as it is to be with these parts in it."""
+    """Return a file with these parts added."""
     text, ownership = config.with_us(wanted.base or b"", parts, version)
     return wanted.holding(text, toml_document.parse, ownership)
 
 
 def _state(work: Work, files: Sequence[DesiredFile], notes: Sequence[str]) -> DesiredState:
-    """Return the desired state: the files, what is to be served then, and what there is to say.
+    """Return the desired state of the files, the handlers to be served then, and notes.
 
-    Nothing of that keeps the handlers from being registered.
+    No note keeps the handlers from being registered.
     """
     plugin = work.plugin(work.views[-1])
     table = views_of.plugin_table(work.views[-1], work.files, plugin)
     settings = work.request.settings
     told = [*notes, *config.unused(work.inspection.sources, _candidates(work, table, plugin))]
-    if work.release is None:  # a live one is asked what it misses
+    if work.release is None:  # trial.py checks the imports of a live containerd
         told += [
             f"{each.importer} imports {shown.named(each.path)}, which is not seen here: without it containerd does not "
             "start"
@@ -442,9 +439,9 @@ def _state(work: Work, files: Sequence[DesiredFile], notes: Sequence[str]) -> De
 
 
 def with_chosen_defaults(state: DesiredState, request: Request, records: Mapping[str, Recorded]) -> DesiredState:
-    """Return the state in which a handler of ours is the default where somebody else made it that since.
+    """Return the state with our handler as default where another program made it the default since.
 
-    That is none of ours, and goes with the handler. Where the settings ask for a default, theirs is replaced.
+    Such a default is not ours, and is removed with the handler. A default from the settings replaces it.
     """
     if request.default is not None or not records:
         return state
@@ -461,9 +458,9 @@ def with_chosen_defaults(state: DesiredState, request: Request, records: Mapping
 
 
 def refuse_lost_root(inspection: ContainerdInspection, records: Mapping[str, Recorded]) -> None:
-    """Raise ConfigurationError where the file is gone that imports our drop-in without an edit of ours.
+    """Raise ConfigurationError if the file that imported our drop-in without an edit of ours is gone.
 
-    It had other things to say, and there is no copy of it. One that we edited is restored.
+    It had other settings, and there is no copy of it. A file that we edited is restored.
     """
     if inspection.placed is not None:
         return
@@ -479,13 +476,13 @@ def refuse_lost_root(inspection: ContainerdInspection, records: Mapping[str, Rec
         )
 
 
-# --- and taken out again ---
+# --- removal ---
 
 
 def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> DesiredFile:
-    """Return a file without us: its target is its base. Raises ConfigurationError.
+    """Return a file without our changes: its target is its base. Raises ConfigurationError.
 
-    The very bytes from before return if nobody touched ours, else ours are taken out.
+    If our text is untouched, the original bytes are restored; else our changes are removed from the text.
     """
     if file.role == layouts.GENERATED_ROLE:
         return DesiredFile(file, base=file.content, target=file.content)  # never ours, whatever a receipt says
@@ -500,7 +497,7 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
         if losses.is_cut_off(content, recorded, None):
             return recorded.before, (losses.CUT_OFF,)
         created = recorded.before is None and templates.is_ours(content)
-        # nobody else put anything into what was created for us
+        # the file was created for us, and has no other content
         return (None if created else templates.without_block(content)), ()
 
     with located(file.path):
@@ -522,26 +519,26 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
 
 
 def _toml(role: str, content: bytes, recorded: Recorded, toolkit_folder: str) -> tuple[bytes | None, tuple[str, ...]]:
-    """Return a file of containerd's, or a drop-in, which was made for us unless something else is in it."""
+    """Return a containerd file or drop-in without our changes, None if it was created for us and has nothing else."""
     whole = role in (DROP_IN_ROLE, layouts.DROP_IN_ROLE)
     unmarked = whole and not recorded.written and not toml_document.marked(content, MARKER)
     if unmarked and config.ours_alone(content, toolkit_folder):
-        return None, ()  # an older installer's, whole: it wrote nothing of anybody else's into this file
+        return None, ()  # an older installer's file, whole: it wrote only its own content into it
     ownership = recorded.ownership
     if role == layouts.DROP_IN_ROLE and not ownership.keys:
         ownership = config.recognised(content, whole=True)
     base, left = config.without_us(content, ownership, toolkit_folder, recorded.before, recorded.handlers)
     made = recorded.before is None and (recorded.written or (whole and base != content))
     if made and not base.strip():
-        return None, left  # it was created for us, and nobody else put anything in
+        return None, left  # the file was created for us, and has no other content
     return base, left
 
 
 def recognised(inspection: ContainerdInspection, toolkit_folder: str) -> Mapping[str, Ownership]:
-    """Return what stands in our blocks, and the import of a drop-in that goes with us, though no receipt says so.
+    """Return the ownership of our marked blocks, and of the import of a drop-in that is removed, without a receipt.
 
-    containerd refuses to start with a literal import that leads nowhere. In a distribution's place, ours is marked or
-    lies in our toolkit folder, and there is nothing more to be recognised. Raises ConfigurationError.
+    containerd refuses to start with a literal import of a missing file. In a distribution's files, our entries are
+    marked or lie in our toolkit folder, so nothing else has to be recognised. Raises ConfigurationError.
     """
     if inspection.placed is not None:
         return {}

@@ -1,6 +1,6 @@
-"""What is wrong with containerd's files taken together: a default runtime that is missing, tables that are not read.
+"""Faults of containerd's files taken together: a missing default runtime, tables that are not read. Pure.
 
-Pure. Tried on containerd 1.6, 1.7, 2.0, 2.1 and 2.4 (docs/containerd.md).
+Verified on containerd 1.6, 1.7, 2.0, 2.1 and 2.4 (docs/containerd.md).
 """
 
 from __future__ import annotations
@@ -42,15 +42,15 @@ _VERSION_3 = 3
 
 
 def parsed(role: str, path: str, content: bytes, by_relative_pattern: bool = False) -> Read:  # noqa: FBT001, FBT002
-    """Return a file with its meaning. Raises ConfigurationError naming it."""
+    """Return a parsed file. Raises ConfigurationError naming the file."""
     with located(path):
         return Read(role, path, content, *parse_checked(content), by_relative_pattern)
 
 
 def last_version(files: Sequence[Read], release: Release | None) -> int | None:
-    """Return the version by which a daemon reads all files, None if none has that line.
+    """Return the version by which a daemon reads all files, None if no file has that line.
 
-    Until 2.2 it is the last one that any of them says; then each file counts by its own.
+    Until 2.2 the last version of any file counts for all; later ones read each file by its own version.
     """
     said = [file.version for file in files if file.version is not None]
     if not said:
@@ -61,9 +61,9 @@ def last_version(files: Sequence[Read], release: Release | None) -> int | None:
 def find_faults(
     files: Sequence[Read], views: Sequence[View], version: int | None, release: Release | None, called: str = ""
 ) -> list[Fault]:
-    """Return what is wrong with files that these views read, what stops containerd first.
+    """Return the faults of files that these views read; those that keep containerd from starting come first.
 
-    `called`: the running containerd's whole version, where it is known.
+    `called`: the running containerd's whole version, "" if unknown.
     """
     refused = refused_version(files, called, release) if release is not None else None
     missing = [missing_default(view, files, version, release) for view in views]
@@ -77,16 +77,16 @@ def find_faults(
 
 
 def faults_of(files: Sequence[Read], called: str) -> list[Fault]:
-    """Return what is wrong with the files of a containerd that calls itself `called`, "" where that is not known."""
+    """Return the faults of the files of a containerd with the version `called`, "" if unknown."""
     release = release_of(called)
     version = last_version(files, release)
     return find_faults(files, views_of.views(release, version), version, release, called)
 
 
 def missing_default(view: View, files: Sequence[Read], version: int | None, release: Release | None) -> Fault | None:
-    """Return why a daemon with this view would not start its CRI: it has no table for its default runtime.
+    """Return a fault if a daemon with this view would not start its CRI for lack of its default runtime's table.
 
-    None where it has one, or where its CRI plugin is off.
+    None if the table exists, or if the CRI plugin is disabled.
     """
     if disabled((file.path, file.document) for file in files) is not None:
         return None
@@ -124,7 +124,7 @@ def missing_default(view: View, files: Sequence[Read], version: int | None, rele
 
 
 def unread(files: Sequence[Read], release: Release | None) -> Iterator[Fault]:
-    """Yield the files whose CRI tables a daemon passes over, as another file is of another version.
+    """Yield the files whose CRI tables a daemon ignores because another file is of another version.
 
     Until 2.2 one version counts for all files; 2.3 and later migrate each file by its own.
     """
@@ -154,14 +154,14 @@ def unread(files: Sequence[Read], release: Release | None) -> Iterator[Fault]:
 
 
 def _passed_over(name: str, version: int, release: Release) -> bool:
-    """Tell whether a daemon that goes by this version does not read what a file says under this name."""
+    """Return whether a daemon that goes by this version ignores a file's table under this plugin name."""
     if release < READS_VERSION_3:
         return name != (SHORT if version == 1 else GRPC)
     return version >= _VERSION_3 and name in (SHORT, GRPC)
 
 
 def refused_version(files: Sequence[Read], version: str, release: Release) -> Fault | None:
-    """Return why this daemon refuses to start: containerd 2.3.0 to 2.3.4 take no import of a newer version."""
+    """Return why this daemon would refuse to start: containerd 2.3.0 to 2.3.4 accept no import of a newer version."""
     numbers = version.removeprefix("v").split("-")[0].split(".")
     patch = int(numbers[2]) if len(numbers) > 2 and numbers[2].isdecimal() else None  # noqa: PLR2004  # the third
     if release != MIGRATES_EACH_FILE or patch is None or patch > _LAST_THAT_REFUSES:
@@ -183,9 +183,9 @@ _LAST_THAT_REFUSES = 4
 
 
 def replaced(view: View, files: Sequence[Read], version: int | None, release: Release | None) -> Iterator[Fault]:
-    """Yield what a daemon with this view loses of a file, because a later one has the same plugin's table.
+    """Yield the settings of a file that a daemon with this view loses to a later file with the same plugin's table.
 
-    Until 2.0 the last file that has a plugin's table gives all of it.
+    Until 2.0 the last file with a plugin's table replaces the table whole.
     """
     if view is View.DEEP:
         return
@@ -214,7 +214,7 @@ def replaced(view: View, files: Sequence[Read], version: int | None, release: Re
 
 
 def served_below(files: Sequence[Read], release: Release | None, folder: str) -> Iterator[Fault]:
-    """Yield the files by which a daemon serves handlers whose executable lies in `folder`."""
+    """Yield the files from which a daemon serves handlers whose executable lies in `folder`."""
     version = last_version(files, release)
     (view, *_) = views_of.views(release, version)
     known, _ = views_of.served(view, files, version, release)
@@ -252,7 +252,7 @@ def _place(file: Read, path: tuple[str, ...]) -> str:
 
 
 def listed(files: Sequence[Read], release: Release | None) -> Iterator[ListedRuntime]:
-    """Yield the runtimes that a daemon has of these files, its own runc included."""
+    """Yield the runtimes that a daemon has with these files, its own runc included."""
     version = last_version(files, release)
     (view, *_) = views_of.views(release, version)
     known, default = views_of.served(view, files, version, release)
@@ -260,7 +260,7 @@ def listed(files: Sequence[Read], release: Release | None) -> Iterator[ListedRun
     for name, entry in known.items():
         path, line = _place_of(views_of.read_by(view, files), name)
         runc = is_runc(entry)
-        runs = executable(entry) or (BUILT_IN_RUNTIME if runc else None)  # what runc's shim looks for in PATH
+        runs = executable(entry) or (BUILT_IN_RUNTIME if runc else None)  # runc's shim looks for it in PATH
         by_systemd = _is_by_systemd(entry, files, plugin) if runc and line is not None else None
         yield ListedRuntime(name, runs, path, line, by_systemd, name == (default or BUILT_IN_RUNTIME))
 

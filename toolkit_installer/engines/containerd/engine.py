@@ -1,8 +1,8 @@
-"""A file that was named with --config, and that is a distribution's drop-in: by its path, or as it is mounted here.
+"""containerd's adapter: its config.toml and drop-in, or a distribution's generated file and its place for additions.
 
-containerd: config.toml and a drop-in, or what a distribution makes and its place for additions; it is restarted.
-
-desired.py has what its own files are to be with us and without us, additions.py what a distribution's are with us.
+containerd is restarted after a change. desired.py computes the files with and without our handlers, containerd's own
+and a distribution's. --config may also name a distribution's drop-in, which is recognised by its path or, where it is
+mounted elsewhere, by its folder's identity.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
 
 _MADE = {"containerd.d": "containerd.toml", "config.toml.d": "config.toml", "config-v3.toml.d": "config.toml"}
-"""Folders for drop-ins, and the distribution's own file that lies beside each."""
+"""Names of folders for drop-ins, and the distribution's own file next to each."""
 
 
 class NamedDropIn(msgspec.Struct, frozen=True):
@@ -93,10 +93,10 @@ class NamedDropIn(msgspec.Struct, frozen=True):
 
 
 def find_named_drop_in(node: Node, process: Process | None, config: str) -> NamedDropIn | None:
-    """Return the distribution of which `config` is a drop-in, None if it is nobody's.
+    """Return the distribution whose drop-in `config` is, None if it is no distribution's.
 
-    `process`: the containerd that serves the socket, None where none runs. Raises ConfigurationError for a folder from
-    which the distribution reads nothing, and for a distribution whose files cannot be told yet.
+    `process`: the containerd that serves the socket, None if none runs. Raises ConfigurationError for a folder that the
+    distribution does not read, and for a distribution whose files cannot be determined yet.
     """
     folder, name = posixpath.split(config)
     if not name.endswith(".toml"):
@@ -117,7 +117,7 @@ def find_named_drop_in(node: Node, process: Process | None, config: str) -> Name
 
 
 def require_drop_in(named: NamedDropIn, found: ContainerdInspection) -> None:
-    """Raise ConfigurationError where the distribution reads no drop-in at all when it starts next."""
+    """Raise ConfigurationError if the distribution reads no drop-in at its next start."""
     contents = {file.role: file.content for file in found.files}
     there = {path: content for role, path in named.layout.templates.items() if (content := contents.get(role))}
     start = named.layout.next_start(there, found.live.version if found.live is not None else None)
@@ -130,9 +130,9 @@ def require_drop_in(named: NamedDropIn, found: ContainerdInspection) -> None:
 
 
 def _places(node: Node, process: Process | None, folder: str) -> Iterator[tuple[Reader, str, str]]:
-    """Yield which distribution's file may belong to drop-ins in `folder`, and what the node calls that folder.
+    """Yield the distribution files that drop-ins in `folder` may belong to, and the folder's path on the node.
 
-    First by the folder's own name; then, as in a container that has the folder mounted elsewhere, by its identity.
+    The folder is matched by its own name first; then by its identity, as in a container that mounts it elsewhere.
     """
     beside = _MADE.get(posixpath.basename(folder))
     if beside is not None:
@@ -152,12 +152,12 @@ def _is_same(one: Root, path: str, other: Root, folder: str) -> bool:
     try:
         return os.path.samefile(one.outside(one.canonical(path)), other.outside(other.canonical(folder)))
     except (OSError, NodeError):
-        return False  # one of them is not there, or its process ended meanwhile
+        return False  # one of them is missing, or its process ended meanwhile
 
 
 SOCKET = "/run/containerd/containerd.sock"
 _NO_CRI = "UNIMPLEMENTED"
-"""What gRPC says of a service that a server does not have."""
+"""The gRPC status for a service that a server does not have."""
 
 
 class Containerd(Adapter[ContainerdInspection]):
@@ -172,11 +172,11 @@ class Containerd(Adapter[ContainerdInspection]):
     refusal = staticmethod(trial.refusal)
 
     def may_be(self, role: str, name: str) -> bool:
-        """Tell whether a file of that role may be called `name`."""
+        """Return whether a file of that role may be called `name`."""
         return self.has_role(role) and ENDING in name
 
     def inspect(self, node: Node, target: EngineTarget) -> ContainerdInspection:
-        """Read its own files and what they import, or a distribution's, and ask the CRI. Raises ConfigurationError."""
+        """Read its own or a distribution's files and imports, and query the CRI. Raises ConfigurationError."""
         socket = target.socket or SOCKET
         named = None
         if target.config is not None:
@@ -201,16 +201,16 @@ class Containerd(Adapter[ContainerdInspection]):
         layout = layout_of(node.files.content, config) if config is not None else None
         if config is None or layout is None:
             return None
-        # nobody makes a copy anew, and nobody serves there
+        # a copied file is never generated again, and no containerd serves the socket
         copied = layout.may_be_copied(config, socket, lambda path: node.files.status(path) is not None)
         return None if copied and serving.process_of(node, self.name, socket) is None else layout
 
     def desired(
         self, inspection: ContainerdInspection, request: Request, records: Mapping[str, Recorded]
     ) -> DesiredState:
-        """Return what all files should be. Raises ConfigurationError."""
+        """Return the desired content of all files. Raises ConfigurationError."""
         for one, other in itertools.combinations(inspection.files, 2):
-            if one.path == other.path:  # what is for the one would stand in the other
+            if one.path == other.path:  # one role's content would end up in the other's file
                 raise ConfigurationError(
                     f"is named as {other.role} as well, or a symlink of that name leads here",
                     path=one.path,
@@ -223,7 +223,7 @@ class Containerd(Adapter[ContainerdInspection]):
         without = {}
         for file in inspection.files:
             ownership = unknown.get(file.path, Ownership())
-            if file.role in defaults and file.content is not None:  # somebody made ours the default in its place
+            if file.role in defaults and file.content is not None:  # another program made ours the default in its place
                 dangling = _dangling(parse_checked(file.content)[0], ours, defaults[file.role])
                 ownership = Ownership((*ownership.keys, *dangling), ownership.created)
             recorded = records.get(file.path, Recorded(ownership=ownership, handlers=ours))
@@ -233,8 +233,8 @@ class Containerd(Adapter[ContainerdInspection]):
         containerd_desired.refuse_lost_root(inspection, records)
         if inspection.placed is not None:
             return Placing(inspection, inspection.placed, request, without).desired()
-        # an engine that is down for a moment is no reason to move what is there; in a drop-in of somebody else's, what
-        # is ours says nothing of how containerd merges files
+        # an engine that is down for a moment is no reason to move our entries; in a drop-in of another program, our
+        # entries are no evidence of how containerd merges files
         there = inspection.file(DROP_IN_ROLE).content is not None
         own = drop_in is not None and bool(drop_in.written) and drop_in.before is None
         kept = inspection.live is None and there and own
@@ -257,10 +257,10 @@ class Containerd(Adapter[ContainerdInspection]):
         handlers: Collection[str],
         defaults: Mapping[str, str],
     ) -> Sequence[tuple[EngineFile, Ownership]]:
-        """Return the file that imports our drop-in by itself, if its default runtime is one of `handlers`."""
+        """Return the file that imports our drop-in by its own line, if its default runtime is one of `handlers`."""
         process = live.process if live is not None else None
         if process is not None and root_file.behind(process) is not None:
-            return ()  # a distribution makes it
+            return ()  # a distribution generates it
         if DROP_IN_ROLE not in known:
             return ()
         beside = posixpath.join(posixpath.dirname(posixpath.dirname(known[DROP_IN_ROLE])), posixpath.basename(CONFIG))
@@ -274,7 +274,7 @@ class Containerd(Adapter[ContainerdInspection]):
         return [(root, Ownership(owned))] if owned and root.path not in known.values() else []
 
     def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
-        """Restart by systemd, unless asked otherwise: containerd has no reload, it dies of SIGHUP.
+        """Return a restart by systemd by default: containerd cannot reload its files, and SIGHUP kills it.
 
         The unit may be a distribution's; k0s restarts its containerd by itself.
         """
@@ -291,12 +291,12 @@ class Containerd(Adapter[ContainerdInspection]):
                 file=switch[0],
                 disabled=switch[1],
             )
-            return Reload(ReloadMode.NONE)  # whatever it reads, it serves no handler
+            return Reload(ReloadMode.NONE)  # it serves no handler, whatever it reads
         reload = reload_method.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SYSTEMD)
         return msgspec.structs.replace(reload, restarts=True) if reload.mode is ReloadMode.SIGNAL else reload
 
     def dangers(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:
-        """Warn of a signal after which nothing starts containerd again."""
+        """Return a warning about a signal after which nothing starts containerd again."""
         process = inspection.process
         if reload.mode is not ReloadMode.SIGNAL or process is None:
             return ()
@@ -309,12 +309,12 @@ class Containerd(Adapter[ContainerdInspection]):
         return (warning,)
 
     def ask(self, node: Node, socket: str, seconds: float) -> Live:
-        """Ask the CRI for its handlers, and tell a distribution's own from others. Raises EngineSilentError."""
+        """Query the CRI for its handlers, and mark those that a distribution registered. Raises EngineSilentError."""
         live = ask_cri(node, socket, seconds)
         return msgspec.structs.replace(live, own=_registered_by_itself(live))
 
     def reads_instead(self, node: Node, live: Live, files: Mapping[str, str]) -> str:
-        """Return the file that containerd reads, where that is none of ours and imports none; "" on a distribution."""
+        """Return the file that containerd reads if it is not ours and imports none of ours; "" on a distribution."""
         if live.process is None or root_file.behind(live.process) is not None:
             return ""
         return containerd_inspection.reads_instead(node, live.process, tuple(files.values()))
@@ -322,13 +322,13 @@ class Containerd(Adapter[ContainerdInspection]):
     def faults(
         self, node: Node, socket: str, live: Live | None, files: Mapping[str, str], *, as_written: bool
     ) -> tuple[Fault, ...]:
-        """Return why the CRI would not start, or does not read a file; of a distribution's, what is no TOML."""
+        """Return why the CRI would not start or ignores a file; on a distribution, which files are not TOML."""
         if not files.keys().isdisjoint(layouts.ROLES):
             return () if as_written else tuple(_no_toml(node, files))
         if as_written and (own := files.get(containerd_inspection.ROOT_ROLE)) is not None:
             with contextlib.suppress(ConfigurationError):
                 if b"imports" not in (node.files.content(own) or b""):
-                    return ()  # no other file can speak against what a run checked
+                    return ()  # no other file can contradict what a run checked
         process = live.process if live is not None else serving.process_of(node, self.name, socket)
         called = live.version if live is not None else ""
         if process is not None and not called:
@@ -341,7 +341,7 @@ class Containerd(Adapter[ContainerdInspection]):
             root = place or files.get(containerd_inspection.ROOT_ROLE, containerd_inspection.CONFIG)
             read = containerd_inspection.read_files(reader, root)
         except ConfigurationError as error:
-            # what cannot be read is told of where it is to be changed, and may be in order for containerd
+            # an unreadable file is reported where it is to be changed, and may be valid for containerd
             broken = error.path is not None and not isinstance(error, NodeError)
             return (Fault.of(error, stops=True),) if broken else ()
         return tuple(effective.faults_of(read, called))
@@ -354,7 +354,7 @@ class Containerd(Adapter[ContainerdInspection]):
         toolkit_folder: str,
         defaults: Mapping[str, str],
     ) -> Sequence[tuple[EngineFile, Ownership]]:
-        """Return what config.toml imports beside `files` and names our folder; nothing on a distribution.
+        """Return the imports of config.toml, besides `files`, that name our toolkit folder; none on a distribution.
 
         Raises ConfigurationError.
         """
@@ -390,15 +390,15 @@ class Containerd(Adapter[ContainerdInspection]):
         return CgroupSetting("systemd" if default.systemd else "cgroupfs", default.path, default.line)
 
     def cgroup_switch(self, driver: str) -> str:
-        """Return what makes containerd use a cgroup driver: each runtime has its own."""
+        """Return how to change containerd's cgroup driver, in words: each runtime has its own."""
         return f"write SystemdCgroup = {str(driver == 'systemd').lower()} into the options of each runtime"
 
     def cdi_switch(self) -> str:
-        """Return what switches CDI on in containerd's CRI."""
+        """Return how to turn on CDI in containerd's CRI, in words."""
         return "write enable_cdi = true into the CRI plugin's table"
 
     def still_serving(self, node: Node, live: Live, toolkit_folder: str) -> str:  # noqa: ARG002  # the process's own files
-        """Return which file keeps handlers of ours served after a restart; "" for none, and on a distribution."""
+        """Return the files that keep our handlers served after a restart; "" for none, and on a distribution."""
         process = live.process
         try:
             if process is None or root_file.behind(process) is not None:
@@ -408,7 +408,7 @@ class Containerd(Adapter[ContainerdInspection]):
                 return ""
             read = containerd_inspection.read_files(Reader(root_of(process)), root)
         except ConfigurationError:
-            return ""  # it is not known then
+            return ""  # unknown then
         faults = effective.served_below(read, live.release, toolkit_folder)
         return "; ".join(f"{fault.path}:{fault.line} {fault.reason}" for fault in faults)
 
@@ -420,9 +420,9 @@ class Containerd(Adapter[ContainerdInspection]):
             raise EngineSilentError(f"the CRI of containerd does not answer: {error.reason}", path=socket) from error
 
     def signal(self, node: Node, process: Process) -> None:
-        """Send SIGHUP, of which containerd dies; its unit starts it again. Raises ConfigurationError.
+        """Send SIGHUP, which kills containerd; its unit starts it again. Raises ConfigurationError.
 
-        Where the distribution restarts it by itself, nothing is sent.
+        No signal is sent where the distribution restarts its containerd by itself.
         """
         layout = root_file.behind(process)
         if layout is not None and layout.reloads_itself:
@@ -436,12 +436,12 @@ class Containerd(Adapter[ContainerdInspection]):
 
 
 def ask_cri(node: Node, socket: str, seconds: float) -> Live:
-    """Ask the CRI for its handlers. Raises EngineSilentError."""
+    """Query the CRI for its handlers. Raises EngineSilentError."""
     try:
         status = cri.status(node.root, socket, seconds)
         process = sockets.speaker(node.root, socket, b"")
     except (NoAnswerError, sockets.StrangerError) as error:
-        # containerd serves once its plugins are loaded: one that is missing then failed, or is switched off
+        # containerd serves once its plugins are loaded: a missing plugin failed, or is disabled
         kind = EngineBrokenError if error.reason.startswith(_NO_CRI) else EngineSilentError
         raise kind(f"the CRI of containerd does not answer: {error.reason}", path=socket) from error
     table = status.config.get("containerd") or {}
@@ -465,9 +465,9 @@ def ask_cri(node: Node, socket: str, seconds: float) -> Live:
 
 
 def _cdi(told: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, bool]:
-    """Return the folders of CDI specifications that containerd tells, None for none, and whether CDI is on.
+    """Return the folders of CDI specifications in a CRI configuration (None if unknown), and whether CDI is on.
 
-    Source: containerd's CRI configuration. 1.6 has neither key, and from 2.2 on CDI cannot be switched off.
+    Source: containerd's CRI configuration. 1.6 has neither key, and from 2.2 on CDI cannot be turned off.
     """
     folders = told.get("cdiSpecDirs")
     if not told:
@@ -477,7 +477,7 @@ def _cdi(told: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, bool]:
 
 
 def _no_toml(node: Node, files: Mapping[str, str]) -> Iterator[Fault]:
-    """Yield which of a distribution's managed files containerd could not parse; a template is none of them."""
+    """Yield a fault for each managed file of a distribution that containerd could not parse; templates are skipped."""
     for role, path in files.items():
         if role in layouts.NOT_TOML:
             continue
@@ -491,7 +491,7 @@ def _no_toml(node: Node, files: Mapping[str, str]) -> Iterator[Fault]:
 
 
 def _dangling(document: Table, handlers: Collection[str], prior: str | None) -> tuple[Owned, ...]:
-    """Return the defaults that name one of `handlers`, which go; `prior`, if containerd knows it, is to return."""
+    """Return the defaults that name one of `handlers`, to be removed, or replaced by `prior` if containerd knows it."""
     found: list[Owned] = []
     for place in map(shape, PLUGINS):
         known = prior if prior in (*place.entries(document), BUILT_IN) else None
@@ -500,14 +500,14 @@ def _dangling(document: Table, handlers: Collection[str], prior: str | None) -> 
 
 
 def _copied_default(content: bytes, toolkit_folder: str, prior: str | None) -> tuple[Owned, ...]:
-    """Return the defaults of another program's file that name a handler in our toolkit folder, as `_dangling` does."""
+    """Return the dangling defaults of another program's file: those that name a handler in our toolkit folder."""
     document, _ = parse_checked(content)
     copied = _in_folder(document, toolkit_folder)
     return _dangling(apply(document, tuple(map(Remove, copied))), {path[-1] for path in copied}, prior)
 
 
 def _in_folder(document: Table, toolkit_folder: str) -> list[DocumentPath]:
-    """Return where a document has handlers whose executable lies in our toolkit folder."""
+    """Return the paths of a document's handlers whose executable lies in our toolkit folder."""
     return [
         (*place.runtimes, name)
         for place in map(shape, PLUGINS)
@@ -517,9 +517,10 @@ def _in_folder(document: Table, toolkit_folder: str) -> list[DocumentPath]:
 
 
 def _is_copy(drop_in: EngineFile, root: EngineFile, names: Collection[str], toolkit_folder: str) -> bool:
-    """Tell whether a drop-in has nothing but handlers in our toolkit folder and what the root has as well.
+    """Return whether a drop-in contains only handlers in our toolkit folder and settings that the root has as well.
 
-    NVIDIA's installer writes such a one. Where the root imports it by its name, containerd would not start without it.
+    NVIDIA's installer writes such a drop-in. False if the root imports it by name: containerd would not start without
+    it.
     """
     content, root_content = drop_in.content or b"", root.content or b""
     if config.imports_of(root_content, sorted({*names, drop_in.path})).keys:
@@ -534,19 +535,19 @@ def _is_copy(drop_in: EngineFile, root: EngineFile, names: Collection[str], tool
 
 
 def _registered_by_itself(live: Live) -> frozenset[str]:
-    """Return the handlers that a distribution registered on its own, because it found the toolkit when it started.
+    """Return the handlers that a distribution registered itself because it detected the toolkit when it started.
 
-    One that runs something else than the distribution's file says is somebody else's by now.
+    A handler whose executable differs from the distribution's file is another program's by now, and is omitted.
     """
     process = live.process
     layout = root_file.behind(process) if process is not None else None
     if process is None or layout is None or layout.detects is None:
         return frozenset()
     try:
-        # a template's block of ours is in what was made of it, and is none of the distribution's
+        # our block in a template also appears in the generated file, and is not the distribution's
         document = layout.document(templates.without_block(read_as(process, layout.source) or b""), "")
     except ConfigurationError:
-        return frozenset()  # nothing is known of it then
+        return frozenset()  # unknown then
     made = runtimes_in(document, layout.plugin)
     return frozenset(
         name

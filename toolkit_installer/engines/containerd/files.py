@@ -1,11 +1,11 @@
-"""The files that containerd reads: its own and those that they import. Reads, never writes.
+"""The files that containerd reads: its own and its imports. This module reads, and never writes.
 
-Which file a running containerd reads, and whose: as its command line says, else as what the kernel shows tells.
+It also finds the file that a running containerd was started with, and its distribution: from the command line, else
+from what the kernel shows of the process.
 
-k3s links a library that wipes the arguments of every program in its binary, its containerd among them: `containerd` is
-all that is left. What such a process is shows in its executable, in the database that it has open, in the sockets that
-it has bound and in its unit. A file counts only if it is there, as the process sees it; where nothing tells, that is
-said, and nothing is assumed.
+k3s links a library that wipes the arguments of every program in its binary, its containerd among them: only
+`containerd` is left. Such a process is identified by its executable, its open database, its bound sockets and its unit.
+A file counts only if the process can see it; without evidence HiddenError is raised, and nothing is assumed.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ from toolkit_installer.node.processes import Process, read_as
 from toolkit_installer.node.reading import Reader
 
 _WILDCARD = "*"
-"""containerd takes a path for a pattern, which may match nothing, only if it has this.
+"""containerd treats a path as a pattern, which may match nothing, only if it contains this.
 
 Then `?` and `[...]` count too, as in Go's path.Match.
 """
 
 
 class Imported(msgspec.Struct, frozen=True):
-    """A file that another one imports. `path` is as containerd names it, `place` where it is found here.
+    """A file that another one imports. `path`: its name for containerd. `place`: its path here.
 
-    `file`: where the symlinks of that name end, "" if nobody looked. containerd reads a file once for each name.
+    `file`: the path with symlinks resolved, "" if unresolved. containerd reads a file once for each name.
     `by_relative_pattern`: it is reached only through a relative path with a wildcard, which 1.6 looks up elsewhere.
-    `drop_in`: it lies where our own drop-in goes.
+    `drop_in`: it is at our drop-in's path.
     """
 
     path: str
@@ -51,9 +51,9 @@ class Imported(msgspec.Struct, frozen=True):
 
 
 class Missing(msgspec.Struct, frozen=True):
-    """A file that the one at `importer` imports, and that is not there: containerd does not start without it.
+    """A missing file that the file at `importer` imports: containerd does not start without it.
 
-    It is named by a literal path, or it is a symlink that matches a pattern and leads nowhere.
+    It is named by a literal path, or it is a dangling symlink that matches a pattern.
     """
 
     importer: str
@@ -63,11 +63,11 @@ class Missing(msgspec.Struct, frozen=True):
 def read_imports(
     files: Reader, root: str, content: bytes, drop_in: frozenset[str], elsewhere: Mapping[str, str] | None = None
 ) -> tuple[tuple[Imported, ...], tuple[Missing, ...]]:
-    """Return what `content`, the file at `root`, imports, nested files included, and what is not there.
+    """Return the files that `content`, the file at `root`, imports, nested imports included, and the missing ones.
 
-    They are in the order in which containerd reads them: level by level, nothing twice.
-    `drop_in` has the names of our drop-in. `elsewhere` maps folders as containerd names them to where they are found
-    here. Raises DocumentError naming the file, NodeError.
+    They are in the order in which containerd reads them: level by level, each once. `drop_in` has the names of our
+    drop-in. `elsewhere` maps folders by containerd's names to their paths here. Raises DocumentError naming the file,
+    NodeError.
     """
     seen = {root}
     imported: list[Imported] = []
@@ -100,7 +100,7 @@ def imports(content: bytes, path: str) -> list[str]:
 
 
 def _patterns(content: bytes, path: str) -> list[tuple[str, bool]]:
-    """Return the same, each with whether it was relative."""
+    """Return the patterns that the file at `path` imports, made absolute, each with whether it was relative."""
     with located(path):
         document = toml_document.parse(content)
     patterns = document.get("imports", [])
@@ -112,7 +112,7 @@ def _patterns(content: bytes, path: str) -> list[tuple[str, bool]]:
 
 
 def covers(patterns: Iterable[str], path: str) -> bool:
-    """Tell whether one of the absolute `patterns` imports `path`: wildcards do not cross folders."""
+    """Return whether one of the absolute `patterns` imports `path`; wildcards do not cross folders."""
     return any(
         pattern == path
         or (
@@ -125,9 +125,9 @@ def covers(patterns: Iterable[str], path: str) -> bool:
 
 
 def matching(files: Reader, pattern: str) -> list[str]:
-    """Return the paths that an absolute pattern matches on the node, sorted; a literal one is itself.
+    """Return the paths that an absolute pattern matches on the node, sorted; a literal path is returned as it is.
 
-    As with Go's filepath.Glob, a symlink that leads nowhere is among them. Raises NodeError.
+    As with Go's filepath.Glob, dangling symlinks are included. Raises NodeError.
     """
     if _WILDCARD not in pattern:
         return [pattern]
@@ -152,7 +152,7 @@ _LONGEST_NAME = 255
 
 
 def matches(part: str, name: str) -> bool:
-    """Tell whether one part of a pattern matches a name, by the rules of Go's path.Match; a malformed one does not."""
+    """Return whether one part of a pattern matches a name, as in Go's path.Match; a malformed part matches nothing."""
     pieces = _pieces(part)
     if pieces is None:
         return False
@@ -161,7 +161,7 @@ def matches(part: str, name: str) -> bool:
         return first.fullmatch(name) is not None
     last, last_width = middle.pop()
     at = width if first.match(name) else len(name) + 1
-    for piece, width in middle:  # where it is found first, most is left for those after it
+    for piece, width in middle:  # the leftmost match leaves the most text for the pieces after it
         found = piece.search(name, at)
         at = len(name) + 1 if found is None else found.start() + width
     return at + last_width <= len(name) and last.match(name, len(name) - last_width) is not None
@@ -169,9 +169,9 @@ def matches(part: str, name: str) -> bool:
 
 @functools.lru_cache(maxsize=64)
 def _pieces(part: str) -> list[tuple[re.Pattern[str], int]] | None:
-    """Return what stands between the stars of a part, each with how many characters it takes; None: malformed.
+    """Return the pieces between the stars of a part, each with its width in characters; None: malformed.
 
-    A part that takes more than the longest name counts as malformed as well.
+    A part wider than the longest name counts as malformed as well.
     """
     texts, widths, at = [""], [0], 0
     while at < len(part):
@@ -198,29 +198,29 @@ def _pieces(part: str) -> list[tuple[re.Pattern[str], int]] | None:
 
 
 def _set(body: str) -> str:
-    """Return the inside of a set of characters for re: Go knows ranges, `^` at the start, and escapes."""
+    """Return the inside of a character set for re: Go knows ranges, `^` at the start, and escapes."""
     negated, rest = ("^", body[1:]) if body.startswith("^") else ("", body)
     return negated + re.sub(r"\\(.)|([^\\-])", lambda each: re.escape(each[1] or each[2]), rest)
 
 
 CONFIG_FLAGS = ("--config", "-config", "-c")
 _DATABASE = "/io.containerd.metadata.v1.bolt/meta.db"
-"""Below a containerd's root folder, and open as long as it runs."""
+"""Path below a containerd's root folder; open as long as containerd runs."""
 
 
 def behind(process: Process) -> Layout | None:
-    """Return the layout of a running containerd's distribution, in whose own eyes its files lie; None if unknown."""
+    """Return the layout of a running containerd's distribution, with the process's own paths; None if unknown."""
     try:
         config = told_config(process)
         return layout_of(lambda path: read_as(process, path), config) if config is not None else None
     except ConfigurationError:
-        return None  # it ended meanwhile, or hides
+        return None  # the process ended meanwhile, or hides its command line
 
 
 def told_config(process: Process) -> str | None:
-    """Return the file that a containerd was started with, None where it was given none.
+    """Return the file that a containerd was started with, None if it was given none.
 
-    Raises NodeError, and HiddenError where its command line is wiped and nothing else tells.
+    Raises NodeError, and HiddenError if its command line is wiped and nothing else shows the file.
     """
     given = command_line.last(process.arguments, *CONFIG_FLAGS)
     if given:
@@ -235,7 +235,7 @@ def told_config(process: Process) -> str | None:
 
 
 def config_of(process: Process, usual: str) -> str | None:
-    """Return the file that a containerd was started with, `usual` where it was given none; None if that is not seen.
+    """Return the file that a containerd was started with, `usual` if it was given none; None if that is hidden.
 
     Raises NodeError.
     """
@@ -248,7 +248,7 @@ def config_of(process: Process, usual: str) -> str | None:
 def _candidates(process: Process) -> Iterator[Iterable[str | None]]:
     """Yield the files that a containerd may have been started with, by each kind of evidence, the strongest first.
 
-    Of two distributions of which the evidence is the same, the one whose file is there counts; where both are, none.
+    If the evidence fits two distributions, the one whose file exists counts; if both exist, none does.
     """
     yield [each.started_by(process.executable) for each in DISTRIBUTIONS]
     roots = [name.removesuffix(_DATABASE) for name in descriptors.opened(process) if name.endswith(_DATABASE)]

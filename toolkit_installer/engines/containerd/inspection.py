@@ -1,4 +1,4 @@
-"""What is found of a containerd: its files, what they import or a distribution made, and what its binary prints."""
+"""Inspection of a containerd: its files and imports or a distribution's, and its binary's printed configuration."""
 
 from __future__ import annotations
 
@@ -29,51 +29,51 @@ from toolkit_installer.node.reading import Reader
 from toolkit_installer.settings import EngineName, EngineSettings
 
 CONFIG = "/etc/containerd/config.toml"
-"""What a containerd without --config reads."""
+"""The file that a containerd without --config reads."""
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 ROOT_ROLE = "config.toml"
 DROP_IN_ROLE = "drop-in"
 ENDING = ".toml"
-"""What the names of containerd's files have in them: what a receipt may name, and nothing else, is edited."""
+"""Part of the name of each of containerd's files: a file in a receipt without it is not edited."""
 _IMPORT = "import"
 
 
 class Placed(msgspec.Struct, frozen=True):
-    """What is found of a distribution that makes its containerd's files."""
+    """The inspected files of a distribution that generates its containerd's files."""
 
     layout: Layout
     content: bytes | None = None
-    """What it made, with the runtimes in it."""
+    """The file with the distribution's runtimes."""
     low_level: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     changed: frozenset[str] = frozenset()
-    """The templates that somebody changed after the generated file was made of them."""
+    """Templates that were changed after the generated file was made from them."""
 
 
 class ContainerdInspection(Inspection, frozen=True):
-    """A containerd as it was found. Imported files that could be edited are among `files`, under their paths' names."""
+    """An inspected containerd. `files` includes the imported files that can be edited, with roles by their paths."""
 
     placed: Placed | None = None
     """Its files are a distribution's; None: its own."""
 
     graph: tuple[Imported, ...] = ()
-    """All that is imported, the drop-in included where it is there."""
+    """All imported files, an existing drop-in included."""
     missing: tuple[Missing, ...] = ()
     sources: Sources = Sources()
-    """What the handlers' settings may come from, beside these files."""
+    """Sources of the handlers' settings besides these files."""
     kubelet: int | None = None
     """The PID of a kubelet of this node."""
     recognised: bool = False
     """The engine was recognised on the node, not named (`--runtime`)."""
     binary_version: str = ""
-    """What the binary of a containerd that runs and does not answer says of its version; empty: unknown."""
+    """The version that the binary of a running but silent containerd prints; empty: unknown."""
     drop_in_names: frozenset[str] = frozenset()
     """The paths under which containerd may import our drop-in."""
     drop_in_named: str = ""
-    """What an import of our drop-in says: the node's path of it."""
+    """The path for an import of our drop-in: its path on the node."""
 
     def role_of(self, imported: Imported) -> str:
-        """Return the role of the file that is imported under whatever name: containerd reads it for each."""
+        """Return the role of an imported file under any of its names: containerd reads it once for each."""
         known = next((file.role for file in self.files if file.path == imported.file), None)
         return known if known is not None else _role_of(imported)
 
@@ -88,17 +88,17 @@ def import_role(path: str) -> str:
 
 
 def is_import(role: str) -> bool:
-    """Tell whether a role is that of an imported file."""
+    """Return whether a role is that of an imported file."""
     return role.startswith(f"{_IMPORT} ")
 
 
 def has_role(role: str) -> bool:
-    """Tell whether a role is config.toml's, the drop-in's or an import's, or that of a distribution's file."""
+    """Return whether a role is config.toml's, the drop-in's or an import's, or that of a distribution's file."""
     return role in (ROOT_ROLE, DROP_IN_ROLE) or role in layouts.ROLES or is_import(role)
 
 
 def read_files(files: Reader, root: str) -> tuple[Read, ...]:
-    """Return the root and all that it imports, as a daemon reads them. Raises ConfigurationError, NodeError."""
+    """Return the root and all of its imports, as a daemon reads them. Raises ConfigurationError, NodeError."""
     content = files.content(root) or b""
     graph, _ = containerd_files.read_imports(files, root, content, frozenset())
     imported = (effective.parsed("", each.path, each.content, each.by_relative_pattern) for each in graph)
@@ -106,7 +106,7 @@ def read_files(files: Reader, root: str) -> tuple[Read, ...]:
 
 
 def disabled_in(inspection: Inspection) -> tuple[str, str] | None:
-    """Return which file switches the CRI plugin off, and by which name; None if none does. Raises DocumentError."""
+    """Return the file that disables the CRI plugin, and by which name; None if none does. Raises DocumentError."""
     contents = [(file.path, file.content or b"") for file in inspection.files if file.role == ROOT_ROLE]
     return disabled((path, toml_document.parse(content)) for path, content in (*contents, *inspection.imported))
 
@@ -114,10 +114,10 @@ def disabled_in(inspection: Inspection) -> tuple[str, str] | None:
 def inspect_distribution(
     node: Node, target: EngineTarget, layout: Layout, answer: Inspection, made: Reader, usual: str
 ) -> ContainerdInspection:
-    """Read what a distribution made, and what is added to it; `answer` is what its containerd said.
+    """Read a distribution's generated file and its additions; `answer` is the result of querying its containerd.
 
-    `made` reads the distribution's own files; `usual` is its drop-in where --drop-in-config names none.
-    Raises ConfigurationError, NodeError.
+    `made` reads the distribution's own files; `usual` is its drop-in where --drop-in-config names none. Raises
+    ConfigurationError, NodeError.
     """
     live, process = answer.live, answer.process
     drop_in, ignored = layout.drop_in_for(target.asked)
@@ -137,13 +137,13 @@ def inspect_distribution(
 
 
 def _newer(node: Node, paths: Iterable[str], than: str) -> frozenset[str]:
-    """Return which of the files were changed after the one at `than`. Raises NodeError."""
+    """Return the files that were modified after the file at `than`. Raises NodeError."""
     times = {path: status.st_mtime for path in (*paths, than) if (status := node.files.status(path)) is not None}
     return frozenset(path for path, time in times.items() if time > times.get(than, time))
 
 
 def inspect_own(node: Node, target: EngineTarget, answer: Inspection) -> ContainerdInspection:
-    """Read everything of a containerd whose files are its own. Raises ConfigurationError, NodeError."""
+    """Read all files of a containerd whose files are its own. Raises ConfigurationError, NodeError."""
     process = answer.process
     settings = target.asked
     given = _given(process, target)
@@ -179,20 +179,20 @@ def inspect_own(node: Node, target: EngineTarget, answer: Inspection) -> Contain
 
 
 def _binary_version(node: Node, answer: Inspection) -> str:
-    """Return the version of a containerd that runs and whose CRI does not answer: how it reads files depends on it."""
+    """Return the version of a running containerd whose CRI does not answer: its reading of files depends on it."""
     process = process_of(node, EngineName.CONTAINERD, answer.socket) if answer.live is None else None
     return reload_method.containerd_version(node.programs, process.executable) if process is not None else ""
 
 
 def _on_node(node: Node, path: str) -> str:
-    """Return what the node calls the drop-in, or its path here where that is not known."""
+    """Return the drop-in's path on the node, or its path here if that is unknown."""
     return Places(node).on_node(path) or path
 
 
 def _given(process: Process | None, target: EngineTarget) -> str | None:
-    """Return the file that the running containerd was started with; None: none, or that cannot be seen.
+    """Return the file that the running containerd was started with, None if it has none or that is hidden.
 
-    Raises NodeError, and HiddenError for what cannot be seen where nobody named the file.
+    Raises NodeError, and HiddenError for a hidden command line if no file was named either.
     """
     if process is None:
         return None
@@ -208,14 +208,14 @@ def _given(process: Process | None, target: EngineTarget) -> str | None:
 
 
 def _elsewhere(node: Node, process: Process | None, target: EngineTarget) -> str:
-    """Return what the running containerd reads where that is neither the file that was named nor imports it."""
+    """Return the file that the running containerd reads if that is not the named file and does not import it."""
     return "" if process is None or target.config is None else reads_instead(node, process, (target.config,))
 
 
 def reads_instead(node: Node, process: Process, ours: Sequence[str]) -> str:
-    """Return the file that a running containerd reads where that is none of ours, and imports none of them.
+    """Return the file that a running containerd reads if it is not ours and imports none of ours.
 
-    Empty where it does, or that cannot be told. Raises NodeError.
+    Empty if it is or does, or if that cannot be determined. Raises NodeError.
     """
     if process.name not in PROCESS_NAMES[EngineName.CONTAINERD]:
         return ""
@@ -227,19 +227,19 @@ def reads_instead(node: Node, process: Process, ours: Sequence[str]) -> str:
         reader = Reader(processes.root_of(process))
         imported, _ = containerd_files.read_imports(reader, theirs, content, frozenset())
     except ConfigurationError:
-        return ""  # it cannot be read, so it is not known what it imports
+        return ""  # it cannot be read, so its imports are unknown
     known = any(command_line.reads(node, process, at.place, each) is not False for at in imported for each in ours)
     return "" if known else theirs
 
 
 def _editable(node: Node, imported: tuple[Imported, ...], known: set[str]) -> list[EngineFile]:
-    """Return the imported files that are what the node has under that name, each once."""
+    """Return the imported files that are the node's own files under those names, each once."""
     result = []
     for each in imported:
         try:
             path, found = node.locate_file(each.place)
         except ConfigurationError:
-            continue  # a symlink out of its mount: it can be looked at, and is not ours to change
+            continue  # a symlink out of its mount: we can read it, but must not change it
         if path not in known and ENDING in posixpath.basename(path):
             known.add(path)
             result.append(EngineFile(_role_of(each), path, found))
@@ -247,9 +247,9 @@ def _editable(node: Node, imported: tuple[Imported, ...], known: set[str]) -> li
 
 
 def _sources(node: Node, process: Process | None, settings: EngineSettings, place: str | None) -> Sources:
-    """Look into what the handlers' settings may come from, beside the engine's files. Raises NodeError.
+    """Read the sources of the handlers' settings besides the engine's files. Raises NodeError.
 
-    `place`: where its file is for the live containerd; None where that cannot be told.
+    `place`: the path of the live containerd's file in its own view; None if unknown.
     """
     asked = settings.config_sources
     printed = None

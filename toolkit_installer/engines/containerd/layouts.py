@@ -1,9 +1,6 @@
-"""What a distribution says of itself that makes its containerd's files.
+"""Layouts: where a Kubernetes distribution keeps its containerd's files, and how handlers get into them.
 
-Every start reads the table of all distributions: what a layout is made with, TOML's parser among it, is imported only
-where there is one.
-
-Where a distribution keeps its containerd's files, and how handlers get into them.
+Every start reads the table of all distributions; a layout is built only for a distribution that is there.
 """
 
 from __future__ import annotations
@@ -36,14 +33,14 @@ if TYPE_CHECKING:
 
 
 Read = Callable[[str], bytes | None]
-"""Returns a file's content, None where there is none."""
+"""Returns a file's content, None for a missing file."""
 
 
 class Generating(Distribution, frozen=True, kw_only=True):
-    """A distribution that makes its containerd's files, and has a place of its own for what is added.
+    """A distribution that generates its containerd's files and offers its own place for additions.
 
     `programs` and `roots` are patterns of its containerd's executable and of its `root` folder
-    (containerd-config.toml(5)), each with the file that such a containerd is started with (re.Match.expand).
+    (containerd-config.toml(5)), each with the configuration file of such a containerd (a template for re.Match.expand).
     """
 
     engine: EngineName = EngineName.CONTAINERD
@@ -52,22 +49,23 @@ class Generating(Distribution, frozen=True, kw_only=True):
 
     @property
     def started_with(self) -> str:
-        """The file that its containerd is started with where nobody moved it."""
+        """The file that its containerd is started with by default."""
         return self.config
 
     def layout(self, read: Read, config: str) -> Layout | None:
-        """Return where its files are if its containerd is started with `config`, or somebody named that file of its.
+        """Return the layout if `config`, a containerd's configuration file, is this distribution's, else None.
 
-        None if that is not its own. Raises ConfigurationError where its files cannot be told yet.
+        `config` is the file that the containerd is started with, or was named by the operator. Raises
+        ConfigurationError where its files cannot be determined yet.
         """
         raise NotImplementedError(self.name)
 
     def started_by(self, executable: str) -> str | None:
-        """Return the file that a containerd with this executable is started with, None if that does not tell."""
+        """Return the configuration file of a containerd with this executable, None if the executable does not match."""
         return _expanded(self.programs, executable)
 
     def started_in(self, folder: str) -> str | None:
-        """Return the file of the containerd whose `root` is this folder, None likewise."""
+        """Return the configuration file of the containerd whose `root` is this folder, None if it does not match."""
         return _expanded(self.roots, folder)
 
 
@@ -77,7 +75,7 @@ def _expanded(rule: tuple[str, str] | None, text: str) -> str | None:
 
 
 def not_made(name: str, config: str) -> ConfigurationError:
-    """Return the error for a file that a distribution makes when it is first started."""
+    """Return the error for a file that a distribution only generates when it is first started."""
     return ConfigurationError(
         f"{name} has not made it yet, so its version is not known", path=config, hint=f"start {name} once, then again"
     )
@@ -91,14 +89,14 @@ TEMPLATE_ROLE = "distribution's template"
 OLDER_TEMPLATE_ROLE = "distribution's older template"
 TEMPLATE_ROLES = frozenset({TEMPLATE_ROLE, OLDER_TEMPLATE_ROLE})
 FILE_ROLE = "distribution's file"
-"""A file of the distribution's own that has the additions in it: microk8s'."""
+"""A file of the distribution itself that the additions are written into: microk8s' template."""
 ROLES = TEMPLATE_ROLES | {GENERATED_ROLE, DROP_IN_ROLE, FILE_ROLE}
 NOT_TOML = TEMPLATE_ROLES | {GENERATED_ROLE}
 """The roles of files that are never ours, or are Go templates."""
 
 
 class Way(enum.StrEnum):
-    """How additions reach containerd. NONE: the distribution looks for the toolkit itself, and takes nothing else."""
+    """How additions reach containerd. NONE: the distribution detects the toolkit itself and accepts no additions."""
 
     DROP_IN = "drop-in"
     TEMPLATE = "template"
@@ -106,23 +104,23 @@ class Way(enum.StrEnum):
 
 
 def version_of(path: str, content: bytes) -> int:
-    """Return the version of the file at `path`. Raises ConfigurationError naming it."""
+    """Return the version of the file at `path`. Raises ConfigurationError naming the file."""
     with located(path):
         return tables.made_version(toml_document.parse(content).get("version", 1))
 
 
 class Detection(msgspec.Struct, frozen=True):
-    """What a distribution does by itself when it starts: the folder in which it looks, the handlers that may follow."""
+    """Self-registration of a distribution at its start: the folder that it checks, and the handlers it may register."""
 
     folder: str
     handlers: frozenset[str]
 
 
 class Start(msgspec.Struct, frozen=True):
-    """What a distribution generates its containerd's file from at its next start, and how additions get into it.
+    """What a distribution generates its containerd's file from at its next start, and how additions get into that file.
 
-    `version`: the generated file's. `template`: the template that is read, or that is to be created; None: none.
-    `base`: the version of the distribution's own template, as that one may have it in it.
+    `version`: the generated file's. `template`: the template that is read, or is to be created; None: no template.
+    `base`: the version of the distribution's own template, which the template may include.
     """
 
     way: Way
@@ -145,35 +143,36 @@ class Layout(msgspec.Struct, frozen=True):
     way: Way = Way.DROP_IN
     reloads_itself: bool = False
     detects: Detection | None = None
-    """It registers the toolkit by itself when it finds it."""
+    """The folder and handlers by which the distribution registers the toolkit itself, None if it does not."""
     runcs: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
     source: str = ""
-    """The file in which it has its own runtimes."""
+    """The file that contains the distribution's own runtimes."""
     in_place: bool = False
-    """`drop_in` is a file of its own that has more in it: what it makes the rest of."""
+    """`drop_in` is a file of the distribution itself, with more in it than our additions."""
 
-    def next_start(self, templates: Mapping[str, bytes], release: str | None) -> Start:  # noqa: ARG002  # others look
-        """Return what the next start reads. `templates`: those that are there, by path, without what is ours.
+    def next_start(self, templates: Mapping[str, bytes], release: str | None) -> Start:  # noqa: ARG002  # overridden
+        """Return what the next start reads. `templates`: the templates that exist, by path, without our additions.
 
-        `release`: the live containerd's, None if none runs. Pure. Raises ConfigurationError where it cannot be told.
+        `release`: the live containerd's, None if none runs. Pure. Raises ConfigurationError where it cannot be
+        determined.
         """
         notes = (f"{self.name} merges the drop-in and restarts its containerd by itself",)
         return Start(self.way, self.version, self.template, notes if self.reloads_itself else ())
 
-    def may_set_default(self, read: Callable[[str], bytes | None]) -> bool:  # noqa: ARG002  # others look
-        """Tell whether the default runtime in the generated file may be an option of the distribution's own."""
+    def may_set_default(self, read: Callable[[str], bytes | None]) -> bool:  # noqa: ARG002  # overridden
+        """Return whether the default runtime in the generated file may come from an option of the distribution."""
         return True
 
     def may_be_copied(self, config: str, socket: str, is_there: Callable[[str], bool]) -> bool:  # noqa: ARG002  # some
-        """Tell whether `config` may be a plain containerd's file that began as a copy of one of these.
+        """Return whether `config` may be a plain containerd's file that began as a copy of a generated file.
 
-        `is_there` tells whether the node has anything at a path.
+        `is_there` returns whether a path exists on the node.
         """
         return False
 
     def drop_in_for(self, settings: EngineSettings) -> tuple[str, tuple[str, ...]]:
-        """Return the drop-in's path: the one that was asked for where it is read, and what there is to say if not."""
+        """Return the drop-in's path (the configured one if the distribution reads it, else its own), and notes."""
         asked = settings.drop_in
         if asked is None or asked == self.drop_in:
             return self.drop_in, ()
@@ -185,12 +184,15 @@ class Layout(msgspec.Struct, frozen=True):
         return self.drop_in, (f"{asked} is not used: {self.name} does not read it",)
 
     def document(self, content: bytes | None, toolkit_folder: str) -> Table:
-        """Return what the engine reads without us. Raises ConfigurationError. `content` is that of `source`."""
+        """Return the distribution's configuration without our runtimes; `content` is that of `source`.
+
+        Raises ConfigurationError.
+        """
         with located(self.source):
             document, _ = tables.parse_checked(content or b"")
             if not toolkit_folder:
                 return document
-            # without the runtimes of our toolkit, whoever wrote them there
+            # drop our toolkit's runtimes, whichever program wrote them
             return apply(document, strip(document, tables.shape(self.plugin), Ownership(), toolkit_folder)[0])
 
     @property
@@ -201,24 +203,24 @@ class Layout(msgspec.Struct, frozen=True):
 
     @property
     def drop_in_role(self) -> str:
-        """The role of the file that `drop_in` is."""
+        """The role of the file that `drop_in` names."""
         return FILE_ROLE if self.in_place else DROP_IN_ROLE
 
     @property
     def plugin(self) -> str:
-        """The plugin that has the runtimes in what is made."""
+        """The plugin that has the runtimes in the generated file."""
         return tables.CRI_PLUGIN[self.version]
 
     def finds(self, toolkit_folder: str) -> bool:
-        """Tell whether the distribution finds a toolkit in this folder by itself."""
+        """Return whether the distribution itself detects a toolkit in this folder."""
         return self.detects is not None and toolkit_folder == self.detects.folder
 
     def finding(self, toolkit_folder: str) -> frozenset[str]:
-        """Return the runtimes that it may register by itself once a toolkit is in this folder."""
+        """Return the runtimes that the distribution may register itself once a toolkit is in this folder."""
         return self.detects.handlers if self.detects is not None and self.finds(toolkit_folder) else frozenset()
 
     def found_by_itself(self, request: Request) -> dict[str, str]:
-        """Return the handler that it registers once it is restarted. Raises ConfigurationError if that is not ours."""
+        """Return the handler that it registers when it restarts. Raises ConfigurationError if that is not ours."""
         handler = request.handlers[0]
         if not self.finds(request.toolkit_folder) or handler.name != "nvidia":
             found = f", and finds by itself only {self.detects.folder}, as nvidia" if self.detects is not None else ""
@@ -231,24 +233,24 @@ class Layout(msgspec.Struct, frozen=True):
         return {handler.name: handler.executable}
 
     def unit(self, node: Node, process: Process) -> str | None:
-        """Return the unit to restart: the one that the process is in, else the one of its units that is active."""
+        """Return the unit to restart: the process's own unit, else the active one of the distribution's units."""
         if process.unit in self.units or not self.units:
             return process.unit
         active = (unit for unit in self.units if node.services.property(unit, "ActiveState") == "active")
         return next(active, process.unit)
 
     def low_level(self, node: Node, process: Process | None) -> tuple[str, ...]:
-        """Return the distribution's own runc by its absolute path: it is in no PATH but the distribution's."""
+        """Return the absolute path of the distribution's own runc, which is only in the distribution's PATH."""
         paths = [path for path in self.runcs if _is_executable(node, path)]
         if not paths and process is not None:
             beside, root = posixpath.join(posixpath.dirname(process.executable), RUNC), root_of(process)
-            with contextlib.suppress(NodeError):  # it ended meanwhile, or hides
+            with contextlib.suppress(NodeError):  # the process ended meanwhile, or hides its files
                 paths = [beside] if self.runcs and look.may_run(root.outside(root.canonical(beside))) else []
         return tuple(paths[:1])
 
 
 def _is_executable(node: Node, path: str) -> bool:
-    """Tell whether an executable file is at `path`; below something that is no folder, there is none."""
+    """Return whether an executable file is at `path`; False if a parent of `path` is not a folder."""
     try:
         return node.files.is_executable(path)
     except NodeError as error:

@@ -1,9 +1,7 @@
-"""Where containerd's files keep what we touch, by the plugin's name, and whether it is of the right type. Pure.
+"""containerd's tables: the keys that we edit, their types, and how each release reads and merges its files. Pure.
 
-What each containerd makes of its files: which of them it reads, how it merges them, which table counts. Pure.
-
-The rules were read off real ones (1.6, 1.7, 2.1, 2.4); docs/containerd.md has the table, and an end-to-end test asks
-the binaries again.
+The rules come from real binaries (1.6, 1.7, 2.1, 2.4); docs/containerd.md has the table, and an end-to-end test checks
+them against the binaries.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ GRPC: Final = "io.containerd.grpc.v1.cri"
 RUNTIME: Final = "io.containerd.cri.v1.runtime"
 """The plugin that owns the runtimes in files of version 3 and 4."""
 PLUGINS: Final = (RUNTIME, GRPC, SHORT)
-"""The newest first: where a 2.x reads two of them, what the newer one says counts."""
+"""Newest first: where a 2.x reads two of them, the newer name's values count."""
 IMAGES: Final = "io.containerd.cri.v1.images"
 """The plugin that has the sandbox image and the registries in files of version 3 and 4."""
 CRI_TABLES: Final = (*PLUGINS, IMAGES)
@@ -38,7 +36,7 @@ CRI_PLUGIN: Final = {1: SHORT, 2: GRPC, 3: RUNTIME, 4: RUNTIME}
 BUILT_IN_RUNTIME: Final = "runc"
 DEFAULT_RUNTIME_TYPE: Final = "io.containerd.runc.v2"
 RUNC_TYPES: Final = "io.containerd.runc."
-"""Runtime types whose options have a BinaryName: how they begin."""
+"""Prefix of the runtime types whose options have a BinaryName."""
 
 VERSION: Final[Path] = ("version",)
 IMPORTS: Final[Path] = ("imports",)
@@ -55,7 +53,7 @@ def table_of(plugin: str) -> Path:
 
 
 def shape(plugin: str) -> Shape:
-    """Return where the plugin keeps its runtimes."""
+    """Return the shape of the plugin's table: where its runtimes and their settings are."""
     table = table_of(plugin)
     return Shape(
         (*table, "runtimes"),
@@ -68,7 +66,7 @@ def shape(plugin: str) -> Shape:
 
 
 def is_runc(entry: Any) -> bool:
-    """Tell whether a runtime is one of runc's kind, as one is whose type is not said."""
+    """Return whether a runtime's type is one of runc's; a runtime without a type is."""
     if not isinstance(entry, dict):
         return False
     kind = entry.get("runtime_type") or DEFAULT_RUNTIME_TYPE
@@ -76,22 +74,22 @@ def is_runc(entry: Any) -> bool:
 
 
 def legacy_default(plugin: str) -> Path:
-    """Return the table that is the default runtime of containerd before 1.3, and of later 1.x if it has a type."""
+    """Return the path of the default runtime's table of containerd before 1.3; later 1.x use it if it has a type."""
     return (*table_of(plugin), "default_runtime")
 
 
 def legacy_type(plugin: str) -> Path:
-    """Return the key that overrides `default_runtime_name` on containerd 1.x if it says anything."""
+    """Return the path of the key that overrides `default_runtime_name` on containerd 1.x if it is not empty."""
     return (*legacy_default(plugin), "runtime_type")
 
 
 def enable_cdi(plugin: str) -> Path:
-    """Return the key that lets the CRI plugin resolve CDI devices: 1.7 to 2.1 know it, later ones always do it."""
+    """Return the path of the key that turns on CDI in the CRI plugin: 1.7 to 2.1 know it, later ones always use CDI."""
     return ("plugins", plugin, "enable_cdi")
 
 
 def executable(entry: Any) -> str | None:
-    """Return what a runtime's entry runs, None where it does not say: `Runtime` is what the oldest shims read."""
+    """Return the executable of a runtime's entry, None if it names none; the oldest shims read it from `Runtime`."""
     options = entry.get("options") if isinstance(entry, dict) else None
     if not isinstance(options, dict):
         return None
@@ -100,7 +98,7 @@ def executable(entry: Any) -> str | None:
 
 
 def cgroup_driver(entry: Any) -> str | None:
-    """Return who makes the control groups of a runtime's containers; None of one that is not of runc's kind."""
+    """Return the cgroup driver of a runtime's containers, None for a runtime that is not a runc."""
     if not isinstance(entry, dict) or entry.get("runtimeType", entry.get("runtime_type")) != "io.containerd.runc.v2":
         return None
     options = entry.get("options")
@@ -108,9 +106,9 @@ def cgroup_driver(entry: Any) -> str | None:
 
 
 def same_import(left: Any, right: Any) -> bool:
-    """Tell whether two elements of `imports` name one file: one of them may be relative to config.toml's folder.
+    """Return whether two elements of `imports` name one file: one of them may be relative to config.toml's folder.
 
-    Where that lies is not asked: in the installer's mount namespace it may be elsewhere than on the node.
+    The folder's location is not checked: in the installer's mount namespace it may differ from the node's.
     """
     if not isinstance(left, str) or not isinstance(right, str):
         return False
@@ -119,7 +117,7 @@ def same_import(left: Any, right: Any) -> bool:
 
 
 def plugins_in(document: Table) -> frozenset[str]:
-    """Return under which of its names the document configures the CRI plugin."""
+    """Return the names under which the document configures the CRI plugin."""
     found = document.get("plugins")
     return frozenset(PLUGINS).intersection(found) if isinstance(found, dict) else frozenset()
 
@@ -130,7 +128,7 @@ def runtimes_in(document: Table, plugin: str) -> Table:
 
 
 def made_version(version: Any) -> int:
-    """Return what a distribution's file says of its version. Raises ConfigurationError for one that is not known."""
+    """Return the checked version of a distribution's file. Raises ConfigurationError for an unknown version."""
     if type(version) is not int or version not in CRI_PLUGIN:
         raise ConfigurationError(
             f"is of version {version!r}; versions {min(CRI_PLUGIN)} to {max(CRI_PLUGIN)} are known",
@@ -140,7 +138,7 @@ def made_version(version: Any) -> int:
 
 
 def disabled(documents: Iterable[tuple[str, Table]]) -> tuple[str, str] | None:
-    """Return which of these files, by path, switches the CRI plugin off, and by which name; None if none does."""
+    """Return the first file (by path) that disables the CRI plugin, and the name in its list; None if none does."""
     for path, document in documents:
         names = document.get("disabled_plugins")
         for name in names if isinstance(names, list) else ():
@@ -150,7 +148,7 @@ def disabled(documents: Iterable[tuple[str, Table]]) -> tuple[str, str] | None:
 
 
 def parse_checked(content: bytes) -> tuple[Table, int | None]:
-    """Parse a file and check the types of what we touch; return its meaning and its version, None without that line.
+    """Parse a file and check the types of the keys that we edit; return the document and its version (None if absent).
 
     Raises DocumentError, ConfigurationError with a line.
     """
@@ -191,7 +189,7 @@ def _check_table(document: Table, plugin: str, content: bytes) -> None:
 
 
 def _require(document: Table, path: Path, kind: type, name: str, content: bytes) -> Any:
-    """Return the value at `path`, None where it is absent; raise ConfigurationError if it is of another type."""
+    """Return the value at `path`, None if absent. Raises ConfigurationError if it is of another type."""
     value = lookup(document, path)
     if value is ABSENT:
         return None
@@ -201,7 +199,7 @@ def _require(document: Table, path: Path, kind: type, name: str, content: bytes)
 
 
 def wrong(content: bytes, path: Path, what: str) -> ConfigurationError:
-    """Return the error for a value that containerd would not take either."""
+    """Return the error for a value that containerd would refuse too."""
     return ConfigurationError(
         f"{'.'.join(path)} {what}",
         line=toml_document.line_of(content, path),
@@ -214,27 +212,27 @@ Release = tuple[int, int]
 
 READS_VERSION_3: Release = (2, 0)
 MERGES_DEEPLY: Release = (2, 1)
-"""The first that merges an imported file's tables into those before; older ones replace a plugin's table whole."""
+"""The first that merges an imported file's tables into the earlier ones; older ones replace a plugin's whole table."""
 READS_VERSION_4: Release = (2, 3)
 MIGRATES_EACH_FILE: Release = (2, 3)
-"""The first that migrates each file by its own version; others go by the last version that any of their files says."""
+"""The first that migrates each file by its own version; older ones apply the last version of any file to all."""
 
 
 _MIGRATED_BESIDE_RUNTIMES = frozenset({"snapshotter", "disable_snapshot_annotations", "discard_unpacked_layers"})
-"""What a 2.x takes over from a version 2 file only if that has runtimes: adding some would turn it on."""
+"""Settings that a 2.x migrates from a version 2 file only if it has runtimes: adding runtimes would turn them on."""
 
 
 class View(enum.StrEnum):
-    """A way of reading that several releases share."""
+    """A way of reading files that several releases share."""
 
     OLDEST = "containerd 1.6"
-    """A relative pattern is looked up in the daemon's working directory; a plugin's table is replaced whole."""
+    """A relative pattern is resolved in the daemon's working directory; a plugin's table is replaced whole."""
     SHALLOW = "containerd 1.7 and 2.0"
     DEEP = "containerd 2.1 and later"
 
 
 class Read(msgspec.Struct, frozen=True):
-    """One file that the daemon reads: the root first, then what is imported, in that order.
+    """One file that the daemon reads; a sequence has the root first, then the imported files in order.
 
     `role` names it among the engine's files. `by_relative_pattern`: it is reached only through a relative path with a
     wildcard.
@@ -249,7 +247,7 @@ class Read(msgspec.Struct, frozen=True):
 
 
 def views(release: Release | None, version: int | None) -> tuple[View, ...]:
-    """Return how the files may be read: one way where the release is known, else all that take such a version."""
+    """Return the possible views: one if the release is known, else those of all releases that read this version."""
     if release is None:
         older = (View.OLDEST, View.SHALLOW) if (version or 1) <= 2 else ()  # noqa: PLR2004  # version 2
         return (*older, *((View.SHALLOW,) if version == 3 else ()), View.DEEP)  # noqa: PLR2004  # version 3: 2.0 too
@@ -264,7 +262,7 @@ def read_by(view: View, files: Sequence[Read]) -> list[Read]:
 
 
 def plugin_table(view: View, files: Sequence[Read], plugin: str) -> Table:
-    """Return what the daemon takes for the plugin's table, as a document that has only that."""
+    """Return the plugin's table as the daemon merges it, in a document that has only that table."""
     found: Table | None = None
     for file in read_by(view, files):
         table = lookup(file.document, ("plugins", plugin))
@@ -274,15 +272,15 @@ def plugin_table(view: View, files: Sequence[Read], plugin: str) -> Table:
 
 
 def owner(view: View, files: Sequence[Read], plugin: str) -> Read:
-    """Return the last file that has the plugin's table: what is put there counts however tables are merged."""
+    """Return the last file that has the plugin's table: its values count however tables are merged."""
     having = [file for file in read_by(view, files) if plugin in plugins_in(file.document)]
     return having[-1] if having else files[0]
 
 
 def names(view: View, version: int | None, release: Release | None) -> tuple[str, ...]:
-    """Return the names under which this view looks for the runtimes in files of this version; the first that has any.
+    """Return the plugin names under which this view looks for the runtimes in files of this version, in that order.
 
-    2.0 to 2.2 do not read what a file of version 1 calls the plugin.
+    2.0 to 2.2 do not read the CRI plugin's table under its version 1 name.
     """
     if view is not View.DEEP and (release is None or release < READS_VERSION_3):
         return (CRI_PLUGIN[version or 1],)
@@ -293,7 +291,7 @@ def names(view: View, version: int | None, release: Release | None) -> tuple[str
 
 
 def plugin_of(view: View, files: Sequence[Read], version: int | None, release: Release | None) -> str:
-    """Return the plugin whose table this view takes the runtimes from; where none has any, the version's usual one."""
+    """Return the plugin whose table has the runtimes in this view; if no table has any, the version's usual plugin."""
     known = names(view, version, release)
     migrated = lookup(plugin_table(view, files, GRPC), table_of(GRPC)) if release is not None and GRPC in known else {}
     bare = isinstance(migrated, dict) and "runtimes" not in migrated
@@ -316,5 +314,5 @@ def served(view: View, files: Sequence[Read], version: int | None, release: Rele
     own = {BUILT_IN_RUNTIME: {"runtime_type": DEFAULT_RUNTIME_TYPE}}
     known = found.get("runtimes")
     if view is View.DEEP or (release is not None and release >= READS_VERSION_3):
-        known = merged(own, known or {})  # what a file says is decoded over the daemon's own table
+        known = merged(own, known or {})  # the daemon decodes a file's values over its own table
     return known if known is not None else own, found.get("default_runtime_name")

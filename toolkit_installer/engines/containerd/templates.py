@@ -1,14 +1,13 @@
-"""Go templates of which k3s and RKE2 make containerd's configuration, edited by text: they are no TOML. Pure.
+"""Edits and rendering of the Go templates from which k3s and RKE2 make containerd's configuration. Pure.
 
-One block is appended, between two marked lines, and taken out again with every other byte left as it is. Where the
-distribution may register a runtime of the same name itself (it looks for the toolkit when it starts), ours is left out
-by a condition of the template: two tables of one name, and containerd does not start.
+Templates are not TOML, so they are edited as text. One block is appended, between two marked lines, and removed again
+with every other byte unchanged. Where the distribution may register a runtime of the same name itself (it looks for the
+toolkit when it starts), a condition of the template omits ours: with two tables of one name containerd does not start.
 
-What k3s and RKE2 make of a template at their next start, as far as that follows from its text. Pure.
-
-Two kinds of actions are rendered: the distribution's own template ("base"), and the conditions of our block. The base
-is what the generated file has beside the text of the template that it was made of. Where that template has changed
-since, only what every base has is certain, and the rest is left out. A template with other actions is not rendered.
+A rendering predicts what k3s and RKE2 make of a template at their next start, as far as its text shows. Two kinds of
+actions are rendered: the distribution's own template ("base"), and the conditions of our block. The base is the part of
+the generated file that is not text of its template. If that template has changed since, only the tables that every base
+has are certain, and the rest is omitted. A template with other actions is not rendered.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from toolkit_installer.engines.ownership import MARKER, Ownership, parents
 from toolkit_installer.errors import ConfigurationError
 
 BASE = b'{{ template "base" . }}\n'
-"""A template that makes what the distribution makes without one (docs.k3s.io, "Advanced Options", "Base template")."""
+"""A template with the same result as no template (docs.k3s.io, "Advanced Options", "Base template")."""
 
 _BEGIN = f"# {MARKER}"
 _ADDED_LINE_END = " The line end before this line, too."
@@ -63,13 +62,13 @@ _VERSION = rb"(?m)^[ \t]*version[ \t]*=[ \t]*(?P<number>[0-9]+)"
 _ACTION = rb"(?s)\{\{(?:(?!\{\{).)*?\}\}"
 
 _EMPTIED = Ownership(created=tuple(table for plugin in PLUGINS for table in parents((*shape(plugin).runtimes, ""))))
-"""The tables that go with the last runtime in them: the base has them, or containerd's own runc does without."""
+"""Tables to remove together with their last runtime: the base has them, or containerd needs none for its own runc."""
 
 
 def version_of(content: bytes, usual: int) -> int:
-    """Return the version of the configuration that a template makes: as it says, else its base's, else 1.
+    """Return the version of the configuration that a template makes: its own version line, else its base's, else 1.
 
-    Raises ConfigurationError for one that nobody knows here.
+    Raises ConfigurationError for an unknown version.
     """
     base = without_block(content)
     known = document(base)
@@ -82,18 +81,18 @@ def version_of(content: bytes, usual: int) -> int:
 
 
 def uses_base(content: bytes) -> bool:
-    """Tell whether a template has the distribution's own in it."""
+    """Return whether a template includes the distribution's own template."""
     return bool(re.search(_USES_BASE, content))
 
 
 def is_ours(content: bytes) -> bool:
-    """Tell whether a template has a block of ours and nothing else: it was created for it."""
+    """Return whether a template was created for our block: it contains nothing else."""
     base = without_block(content)
     return base != content and base.strip() in (b"", BASE.strip())
 
 
 def document(content: bytes) -> Table | None:
-    """Return what the text of a template says as TOML, its actions aside; None where it is no TOML then."""
+    """Return a template's text without its actions, parsed as TOML; None if it is not TOML."""
     try:
         return toml_document.parse(_masked(content)[0])
     except DocumentError:
@@ -101,9 +100,9 @@ def document(content: bytes) -> Table | None:
 
 
 def without_handlers(content: bytes, toolkit_folder: str) -> tuple[bytes, tuple[str, ...]]:
-    """Return a template without the runtimes whose executable lies in our toolkit folder, whoever wrote them.
+    """Return a template without the runtimes whose executable lies in our toolkit folder, whichever program wrote them.
 
-    The second value says what stays because the text around the actions cannot be edited.
+    The second value has a note if the text around the actions cannot be edited and so stays.
     """
     if toolkit_folder.encode() not in content:
         return content, ()
@@ -117,9 +116,10 @@ def without_handlers(content: bytes, toolkit_folder: str) -> tuple[bytes, tuple[
 
 
 def _masked(content: bytes) -> tuple[bytes, list[bytes], bytes]:
-    """Return a template with a number for each action, in a comment where the line has nothing else; and the actions.
+    """Return a template with its actions replaced by numbers, and the actions.
 
-    The third value begins each of the numbers, and nothing else in the text.
+    A number on a line without other text becomes a comment. The third value is the prefix of each number, which occurs
+    nowhere else in the text.
     """
     prefix = b"7305"
     while prefix in content:
@@ -132,7 +132,7 @@ def _masked(content: bytes) -> tuple[bytes, list[bytes], bytes]:
 
 
 def _unmasked(text: bytes, actions: list[bytes], prefix: bytes) -> bytes | None:
-    """Return the template again, None where an edit has removed or moved an action."""
+    """Return the template with its actions restored, None if an edit has removed or moved an action."""
     number = rb"%s([0-9]{6})" % prefix
     if [int(each) for each in re.findall(number, text)] != list(range(len(actions))):
         return None
@@ -141,10 +141,10 @@ def _unmasked(text: bytes, actions: list[bytes], prefix: bytes) -> bytes | None:
 
 
 def refuse_twice(content: bytes, found: frozenset[str]) -> None:
-    """Raise ConfigurationError, with the line, for a template that has a runtime which its base will have as well.
+    """Raise ConfigurationError, with the line, for a template with a runtime that its base will have as well.
 
-    `found`: those that the distribution registers by itself once the toolkit is there. containerd would not start with
-    two tables of one name, whoever wrote the first.
+    `found`: the runtimes that the distribution registers itself once the toolkit is there. containerd would not start
+    with two tables of one name, whichever program wrote the first.
     """
     base = without_block(content)
     if not is_conditional(base):
@@ -160,12 +160,12 @@ def refuse_twice(content: bytes, found: frozenset[str]) -> None:
 
 
 def is_conditional(base: bytes) -> bool:
-    """Tell whether the distribution's own runtimes come into what is made of the template."""
+    """Return whether the template's result includes the runtimes that the distribution registers itself."""
     return bool(re.search(_USES_BASE, base)) or _EXTRA_RUNTIMES in base
 
 
 def with_block(content: bytes, part: Part) -> bytes:
-    """Return a template with the part's runtimes. Raises ConfigurationError for one that has them already."""
+    """Return a template with the part's runtimes. Raises ConfigurationError for a runtime that it has already."""
     base = without_block(content)
     if _BEGIN.encode() in base:
         raise ConfigurationError(
@@ -193,7 +193,7 @@ def with_block(content: bytes, part: Part) -> bytes:
 
 
 def without_block(content: bytes) -> bytes:
-    """Return a template without our block; all other bytes as they are."""
+    """Return a template without our block; all other bytes are unchanged."""
 
     def rest(found: re.Match[bytes]) -> bytes:
         return b"" if found["own"] is not None else (found["end"] or b"")
@@ -202,7 +202,7 @@ def without_block(content: bytes) -> bytes:
 
 
 def meaning(content: bytes, present: frozenset[str]) -> Table:
-    """Return what our block in a template adds where the distribution itself registers the runtimes in `present`."""
+    """Return our block's additions, parsed, if the distribution itself registers the runtimes in `present`."""
     found = re.search(_BLOCK, content)
     lines = []
     skipped = False
@@ -218,9 +218,9 @@ def meaning(content: bytes, present: frozenset[str]) -> Table:
 
 
 def named(content: bytes, part: Part) -> frozenset[str]:
-    """Return which of the runtimes the template has itself, with our executable: somebody wrote them for us.
+    """Return the runtimes of the part that the template itself has with our executable: an administrator added them.
 
-    Raises ConfigurationError, with the line, for one that runs something else.
+    Raises ConfigurationError, with the line, for a runtime with another executable.
     """
     base = without_block(content)
     wanted = dict(part.made)
@@ -245,12 +245,12 @@ def named(content: bytes, part: Part) -> frozenset[str]:
 
 
 def _runtime_of(header: bytes, *, inner: bool = False) -> str | None:
-    """Return the runtime whose table a header opens, or (`inner`) which it lies within; None for all others."""
+    """Return the runtime whose table a header opens, or (`inner`) is inside of; None for other headers."""
     path = []
     try:
         table = tomllib.loads(f"[{header.decode()}]")
     except ValueError:
-        return None  # an action of the template makes it
+        return None  # an action of the template produces the name
     while table:
         ((key, table),) = table.items()
         path.append(key)
@@ -277,16 +277,16 @@ _COMMENT = lazy.pattern(rb"(?s)\s*/\*.*\*/\s*")
 _RENDERED_CONDITION = lazy.pattern(rb'\s*if not \(index \.ExtraRuntimes "(?P<name>[^"]+)"\)\.BinaryName\s*')
 _RENDERED_END = lazy.pattern(rb"\s*end\s*")
 _HEADER = lazy.pattern(rb"(?m)^# File generated by (?:k3s|rke2)\b")
-"""With this line each base begins."""
+"""The first line of each base."""
 _RENDERED_TABLE = lazy.pattern(rb"(?m)^[ \t]*\[(?P<path>[^\[\]\n]+)\][ \t]*(?:#.*)?\r?$")
 _IMAGES = "io.containerd.cri.v1.images"
 _REGISTRY = "registry"
 _CERTIFICATES = "certs.d"
-"""The folder beside the generated file that the base, and nobody else, names for registries."""
+"""The folder for registries next to the generated file; only the base names it."""
 
 
 class Piece(msgspec.Struct, frozen=True):
-    """Some text of the result, and the line of the template that it comes from. `base`: it is the base's."""
+    """Some text of the result, and its line in the template. `base`: the text comes from the base."""
 
     text: bytes
     line: int
@@ -294,7 +294,7 @@ class Piece(msgspec.Struct, frozen=True):
 
 
 class Rendered(msgspec.Struct, frozen=True):
-    """What is made of a template."""
+    """The file that a template makes."""
 
     pieces: tuple[Piece, ...]
 
@@ -304,7 +304,7 @@ class Rendered(msgspec.Struct, frozen=True):
         return b"".join(piece.text for piece in self.pieces)
 
     def template_line(self, line: int | None) -> int | None:
-        """Return the template's line for one of the result; for one of the base's, that of its action."""
+        """Return the template's line for a line of the result; for a line of the base, its action's line."""
         before = 0
         for piece in self.pieces if line is not None else ():
             after = before + piece.text.count(b"\n")
@@ -315,9 +315,9 @@ class Rendered(msgspec.Struct, frozen=True):
 
 
 def render(template: bytes, base: bytes, plugin: str) -> Rendered | None:
-    """Return what is made of a template with this base, None for one with actions that only the distribution knows.
+    """Return a template's result with this base, None for a template with actions that only the distribution knows.
 
-    The distribution registers at its next start what the base has of its own: our block leaves those out.
+    The distribution's next start registers the base's own runtimes: our block omits those.
     """
     try:
         registered = runtimes_in(toml_document.parse(base), plugin)
@@ -330,10 +330,10 @@ def render(template: bytes, base: bytes, plugin: str) -> Rendered | None:
 
 
 def base_of(generated: bytes, template: bytes, version: int) -> bytes:
-    """Return the distribution's own template as it was rendered last, as far as the generated file shows it.
+    """Return the distribution's own template as last rendered, as far as the generated file shows it.
 
-    `template`: the one on the node now, without our block. `version`: that of the base which it has. A base of which
-    nothing is shown has the tables that each has.
+    `template`: the current one on the node, without our block. `version`: that of its base. If the generated file shows
+    nothing of the base, the tables that every base has are returned.
     """
     made = without_block(generated)
     header = _HEADER.search(made)
@@ -353,7 +353,7 @@ def base_of(generated: bytes, template: bytes, version: int) -> bytes:
 
 
 def _certain(made: bytes) -> tuple[int, int]:
-    """Return where the last table that each base has begins and ends: what follows may be the text of a template."""
+    """Return the start and end of the last table that every base has; text after it may come from a template."""
     headers = list(_RENDERED_TABLE.finditer(made))
     ends = [*(found.start() for found in headers), len(made)][1:]
     known = (
@@ -365,7 +365,7 @@ def _certain(made: bytes) -> tuple[int, int]:
 
 
 def _is_anchor(header: bytes, text: bytes) -> bool:
-    """Tell whether a table is one of each base: runc's, or the registry's with the distribution's own folder."""
+    """Return whether every base has this table: runc's, or the registry's with the distribution's own folder."""
     try:
         table = tomllib.loads(text.decode())
         path = _path(tomllib.loads(f"[{header.decode()}]"))
@@ -401,12 +401,12 @@ def _least(version: int) -> bytes:
 
 
 def _pieces(template: bytes, registered: Table) -> tuple[Piece, ...] | None:
-    """Return a template's text in order, with an empty piece for the base; None for an action that is not known."""
+    """Return a template's text in order, with an empty piece for the base; None if it has an unknown action."""
     return None if (found := list(_walk(template, registered)))[-1] is None else tuple(filter(None, found))
 
 
 def _walk(template: bytes, registered: Table) -> Iterator[Piece | None]:
-    """Yield the pieces, None at an unknown action, which ends it."""
+    """Yield the pieces; an unknown action yields None and ends the iteration."""
     place, trim, skipping, inside = 0, False, False, False
     for action in (*_RENDERED_ACTION.finditer(template), None):
         text = template[place : action.start() if action is not None else len(template)]

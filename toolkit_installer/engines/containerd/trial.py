@@ -1,4 +1,4 @@
-"""What a running containerd's own binary makes of configurations: the one that stands there, and the one to come."""
+"""Checks the present and the planned configuration with the running containerd's own binary."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _PROGRAM = "containerd"
 
 
 def try_out(node: Node, inspection: ContainerdInspection, desired: DesiredState) -> None:
-    """Let the binary print what it makes of the files, before and after, and compare. Raises ConfigurationError."""
+    """Compare what the binary prints for the files before and after the change. Raises ConfigurationError."""
     process = inspection.process
     if inspection.placed is not None:
         _try_placed(node, inspection, inspection.placed, desired)
@@ -45,17 +45,17 @@ def try_out(node: Node, inspection: ContainerdInspection, desired: DesiredState)
     by_role = {wanted.role: wanted for wanted in desired.files}
     root, drop_in = (by_role.get(role) or _unchanged(inspection, role) for role in (ROOT_ROLE, DROP_IN_ROLE))
     imported = [_without_and_with_us(inspection, each, by_role) for each in inspection.graph]
-    place = files.config_of(process, CONFIG) or root.path  # the one that was named, where it is not seen
+    place = files.config_of(process, CONFIG) or root.path  # the named file, if the running one is hidden
     old, new = (_absolute(content or b"", place) for content in (root.base, root.target))
     before, words = reload_method.containerd_dump(programs, binary, old)
     if before is None:
         if reload_method.containerd_dump(programs, binary, b"")[0] is None:
-            return  # it cannot be asked
+            return  # the binary prints nothing
         raise _would_not_start(reload_method.shown(words, old), root.path)
     if (missing := _missing(process, place, old, but=drop_in.path)) is not None:
         raise _would_not_start(reload_method.shown(missing), root.path)
     given = None
-    # what stands there now would be read through the root's pattern
+    # the root's pattern would import the drop-in's present content
     imports_drop_in = any(inspection.role_of(each) == DROP_IN_ROLE for each in inspection.graph)
     if (imports_drop_in and drop_in.target != drop_in.file.content) or any(base != target for base, target in imported):
         texts = [root.target or b"", *(target for _, target in imported)]
@@ -75,7 +75,7 @@ def try_out(node: Node, inspection: ContainerdInspection, desired: DesiredState)
 
 
 def _unchanged(inspection: ContainerdInspection, role: str) -> DesiredFile:
-    """Return a file that stays as it is: of one that nothing of ours is in, nothing is desired where handlers go."""
+    """Return a file that stays as it is: it has nothing of ours, and the desired state does not include it."""
     file = next(file for file in inspection.files if file.role == role)
     return DesiredFile(file, file.content, file.content)
 
@@ -83,7 +83,7 @@ def _unchanged(inspection: ContainerdInspection, role: str) -> DesiredFile:
 def _without_and_with_us(
     inspection: ContainerdInspection, each: Imported, desired: Mapping[str, DesiredFile]
 ) -> tuple[bytes, bytes]:
-    """Return what an imported file says without us and with us."""
+    """Return an imported file's content without our changes and with them."""
     role = inspection.role_of(each)
     wanted = desired.get(role)
     without, with_us = (wanted.base or b"", wanted.target or b"") if wanted is not None else (each.content,) * 2
@@ -91,9 +91,9 @@ def _without_and_with_us(
 
 
 class _Generated(msgspec.Struct, frozen=True):
-    """What a distribution generates at its next start, without our additions and with them.
+    """The files that a distribution generates at its next start, without our additions and with them.
 
-    `start` and `start_with_us` say from which template; the texts are None where it cannot be rendered.
+    `start` and `start_with_us` name the templates; the texts are None if the template cannot be rendered.
     """
 
     start: Start
@@ -103,7 +103,7 @@ class _Generated(msgspec.Struct, frozen=True):
 
 
 def _try_placed(node: Node, inspection: ContainerdInspection, placed: Placed, desired: DesiredState) -> None:
-    """Check what the distribution generates next, without our additions and with them. Raises ConfigurationError."""
+    """Check the next generated file, without our additions and with them. Raises ConfigurationError."""
     layout, process = placed.layout, inspection.process
     if placed.content is None:
         return
@@ -120,7 +120,7 @@ def _try_placed(node: Node, inspection: ContainerdInspection, placed: Placed, de
     generated = without.text if without is not None else placed.content
     before, words = reload_method.containerd_dump(node.programs, binary, generated)
     if before is None:
-        # it cannot be asked, or fails on what it runs with, which it makes anew, or the template is to blame
+        # the binary prints nothing, or fails on the current file, which is generated anew; or the template is wrong
         if next_file is not None and without is not None and not _is_running_with(generated, placed):
             _refuse_refused(node, binary, next_file.start, without, words, layout)
         return
@@ -128,7 +128,7 @@ def _try_placed(node: Node, inspection: ContainerdInspection, placed: Placed, de
     if target is None or changed is None:
         return
     after = reload_method.containerd_dump(node.programs, binary, changed)
-    # of one that does not run it is not sure that it is the one that will
+    # without a running process, this may not be the binary that will read the file
     wrong = _wrong(before, after, desired, changed) if process is not None or after[0] is None else None
     if wrong is not None:
         raise ConfigurationError(
@@ -139,9 +139,9 @@ def _try_placed(node: Node, inspection: ContainerdInspection, placed: Placed, de
 
 
 def _binary(node: Node, process: Process | None, layout: Layout) -> str | None:
-    """Return the containerd to be asked: the running one, else the distribution's own; None where there is none.
+    """Return the containerd binary to run: the running one, else the distribution's own; None if there is none.
 
-    That of k3s is a link to its one binary, which goes by the name that it is called by.
+    In k3s it is a link to its one binary, which acts by the name that it is called by.
     """
     if process is not None and posixpath.basename(process.executable) == _PROGRAM:
         return process.executable
@@ -154,7 +154,7 @@ def _binary(node: Node, process: Process | None, layout: Layout) -> str | None:
 def _next_generated(
     inspection: ContainerdInspection, placed: Placed, generated: bytes, desired: DesiredState
 ) -> _Generated | None:
-    """Return what the distribution generates next, None where it reads no template. Raises ConfigurationError."""
+    """Return what the distribution generates next, None if it reads no template. Raises ConfigurationError."""
     layout = placed.layout
     release = inspection.live.version if inspection.live is not None else None
     present: dict[str, bytes] = {}
@@ -180,7 +180,7 @@ def _next_generated(
 
 
 def _refuse_broken(generated: _Generated, layout: Layout) -> None:
-    """Raise ConfigurationError, with the template's line, where containerd could not read what is generated next."""
+    """Raise ConfigurationError, with the template's line, if containerd could not parse the next generated file."""
     name = layout.name
     for start, rendered, what in (
         (generated.start, generated.without, "makes of it"),
@@ -206,7 +206,7 @@ def _refuse_broken(generated: _Generated, layout: Layout) -> None:
 
 
 def _refuse_refused(node: Node, binary: str, start: Start, rendered: Rendered, words: str, layout: Layout) -> None:
-    """Raise ConfigurationError, with the template's line, unless the binary takes no configuration at all."""
+    """Raise ConfigurationError, with the template's line, unless the binary fails on an empty configuration too."""
     if reload_method.containerd_dump(node.programs, binary, b"")[0] is None:
         return
     raise ConfigurationError(
@@ -219,12 +219,12 @@ def _refuse_refused(node: Node, binary: str, start: Start, rendered: Rendered, w
 
 
 def _is_running_with(generated: bytes, placed: Placed) -> bool:
-    """Tell whether the next generated file is the one that containerd was started with, our block aside."""
+    """Return whether the next generated file equals the one that containerd was started with, except for our block."""
     return generated.strip() == templates.without_block(placed.content or b"").strip()
 
 
 def _wrong(before: Table, after: tuple[Table | None, str], desired: DesiredState, given: bytes | None) -> str | None:
-    """Return for people what speaks against the desired state, None if nothing does. `given`: what was read."""
+    """Return the objections to the desired state in words, None if there are none. `given`: the text that was read."""
     table, words = after
     if table is None:
         return reload_method.shown(words, given)
@@ -233,9 +233,9 @@ def _wrong(before: Table, after: tuple[Table | None, str], desired: DesiredState
 
 
 def _with_additions(content: bytes, layout: Layout, next_file: _Generated | None, target: DesiredFile) -> bytes | None:
-    """Return the generated file with what the target adds, as the engine will read both together.
+    """Return the generated file with the target's additions, as the engine will read both together.
 
-    None where that is not known: the next generated file is of another version, and cannot be rendered.
+    None if that is unknown: the next generated file is of another version, and cannot be rendered.
     """
     version = next_file.start.version if next_file is not None else layout.version
     if next_file is not None and next_file.with_us is not None and target.role in TEMPLATE_ROLES:
@@ -255,7 +255,7 @@ def _with_additions(content: bytes, layout: Layout, next_file: _Generated | None
 
 
 def refusal(node: Node, process: Process) -> str | None:
-    """Return why this containerd would not start again with what it would read now; None if nothing is known."""
+    """Return why this containerd would not start again with its present files; None if nothing is known."""
     programs, binary = node.programs, process.executable
     try:
         layout = files.behind(process)
@@ -279,7 +279,7 @@ def refusal(node: Node, process: Process) -> str | None:
 
 
 def _generated_next(process: Process, layout: Layout) -> tuple[Start, Rendered] | None:
-    """Return what a process's distribution generates next, None where that cannot be told. Raises NodeError."""
+    """Return what a process's distribution generates next, None if that is unknown. Raises NodeError."""
     texts = {path: text for path in layout.templates.values() if (text := read_as(process, path)) is not None}
     generated = read_as(process, layout.source)
     try:
@@ -295,7 +295,7 @@ def _generated_next(process: Process, layout: Layout) -> tuple[Start, Rendered] 
 
 
 def _refuse_generated(node: Node, process: Process, layout: Layout, start: Start, rendered: Rendered) -> None:
-    """Raise ConfigurationError where containerd would not start with what is generated next."""
+    """Raise ConfigurationError if containerd would not start with the next generated file."""
     _refuse_broken(_Generated(start, start, rendered, None), layout)
     binary = _binary(node, process, layout) or process.executable
     after, words = reload_method.containerd_dump(node.programs, binary, rendered.text)
@@ -304,7 +304,7 @@ def _refuse_generated(node: Node, process: Process, layout: Layout, start: Start
 
 
 def _would_not_start(words: str, path: str) -> ConfigurationError:
-    """Return the error that says so in `words` for people."""
+    """Return the error for files with which a running containerd would not start again."""
     return ConfigurationError(
         f"containerd runs, and would not start again with what its files say without us: {words}",
         path=path,
@@ -313,9 +313,10 @@ def _would_not_start(words: str, path: str) -> ConfigurationError:
 
 
 def _missing(process: Process, path: str, content: bytes, but: str | None = None) -> str | None:
-    """Return in words which file the daemon's files name and do not find. Some binaries dump as if it were there.
+    """Return in words which import of the daemon's files is missing, None if none is.
 
-    2.1 and 2.4 do, and the daemon then exits. Raises ConfigurationError, NodeError.
+    Some binaries print a configuration all the same: 2.1 and 2.4 do, and the daemon then exits. Raises
+    ConfigurationError, NodeError.
     """
     names = frozenset() if but is None else frozenset({but})
     _, missing = files.read_imports(Reader(root_of(process)), path, content, names)
@@ -326,7 +327,7 @@ def _missing(process: Process, path: str, content: bytes, but: str | None = None
 
 
 def _absolute(content: bytes, place: str) -> bytes:
-    """Return the text with its imports as they are meant in `place`: the binary reads it from elsewhere."""
+    """Return the text with absolute imports, as seen from `place`: the binary reads the text from another path."""
     patterns = files.imports(content, place)
     if patterns == toml_document.parse(content).get("imports", []):
         return content

@@ -1,4 +1,4 @@
-"""One containerd's files without us, and how they are read: which version, plugin and view count. Pure."""
+"""One containerd's files without our changes, and how they are read: which version, plugin and view count. Pure."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, located
 
 _IDENTIFIERS = ("plugins", "disabled_plugins", "required_plugins")
-"""What names plugins, whose names differ between version 1 and 2."""
+"""Keys with plugin names, which differ between version 1 and 2."""
 
 
 class Work:
-    """One containerd's files without us, and what is asked for."""
+    """One containerd's files without our changes, and the request."""
 
     def __init__(
         self, inspection: ContainerdInspection, request: Request, without: Mapping[str, DesiredFile], *, deep: bool
     ) -> None:
-        """`without`: the files without us, by role. `deep`: the daemon is down, and our drop-in is in use."""
+        """`without`: files without our changes, by role. `deep`: the daemon is down, and our drop-in is in use."""
         self.inspection = inspection
         self.request = request
         self.without = without
@@ -49,7 +49,7 @@ class Work:
         drop_in = without[DROP_IN_ROLE]
         with located(drop_in.path):
             parse_checked(drop_in.base or b"")
-        # one that has the CRI plugin's settings by itself is edited in place: that tells nothing of the daemon
+        # a drop-in with CRI settings of its own is edited in place: it is no evidence of how the daemon merges
         theirs = any(file.role == DROP_IN_ROLE and plugins_in(file.document) for file in self.files)
         self.deep = deep and not theirs
         root = self.files[0]
@@ -59,22 +59,22 @@ class Work:
         self.new_version = self._new_version()
         self.views = views_of.views(self.release, self.new_version or self.version)
         names = plugins_in(root.document)
-        # a file without version, of which no daemon is known, may have been written for a 2.x
+        # a file without version may have been written for a 2.x if no daemon is known
         is_for_2 = self.release is None and self.version is None and RUNTIME in names and SHORT not in names
         if self.deep or is_for_2:
             self.views = (View.DEEP,)
         elif request.settings.use_legacy_config and self.release is None and self.effective_version in (None, 1):
             self.views = (View.OLDEST, View.SHALLOW)
         self.faults = effective.find_faults(self.files, self.views, self.effective_version, self.release, called)
-        """What is wrong with the files without us."""
-        # where our default takes the place of one that is missing, the CRI starts with us
+        """The faults of the files without our changes."""
+        # the CRI starts with us where our default replaces a missing one
         heals = request.default is not None and bool(request.handlers)
         fatal = next((fault for fault in self.faults if fault.stops and not (fault.mended and heals)), None)
         if fatal is not None:
             raise fatal.error()
 
     def _refuse_disabled(self) -> None:
-        """Raise ConfigurationError for a CRI plugin that is off where Kubernetes is to use it."""
+        """Raise ConfigurationError for a disabled CRI plugin where Kubernetes is to use it."""
         found = disabled((file.path, file.document) for file in self.files)
         kubelet = self.inspection.kubelet
         if found is None or (kubelet is None and not self.inspection.recognised):
@@ -91,7 +91,7 @@ class Work:
         )
 
     def _read(self) -> Iterator[Read]:
-        """Yield every file that the daemon reads, without us. Raises ConfigurationError."""
+        """Yield every file that the daemon reads, without our changes. Raises ConfigurationError."""
         root = self.without[ROOT_ROLE]
         yield effective.parsed(ROOT_ROLE, root.path, root.base or b"")
         for each in self.inspection.graph:
@@ -103,17 +103,16 @@ class Work:
             yield effective.parsed(role, each.path, content, each.by_relative_pattern)
 
     def _imported_by_us(self, each: Imported) -> bool:
-        """Tell whether it is our own line in the root that imports a file."""
+        """Return whether a file is imported by our own line in the root file."""
         root = self.without[ROOT_ROLE]
         present = root.file.content or b""
         now, without = (containerd_files.imports(text, root.path) for text in (present, root.base or b""))
         return containerd_files.covers(set(now).difference(without), each.path)
 
     def _new_version(self) -> int | None:
-        """Return the version line that the root gets, None if it stays as it is.
+        """Return the version line to write into the root file, None to leave it as it is.
 
-        One that says nothing of plugins means the same in version 1 and 2, and what is written for version 2 is read
-        by every containerd.
+        A file that names no plugin means the same in version 1 and 2, and every containerd reads version 2.
         """
         if self.version is not None:
             return None
@@ -132,14 +131,14 @@ class Work:
         return self.new_version or self.version
 
     def plugin(self, view: View) -> str:
-        """Return the plugin from whose table the runtimes are taken."""
+        """Return the plugin whose table has the runtimes in this view."""
         return views_of.plugin_of(view, self.files, self.effective_version, self.release)
 
 
 def _version_of(files: Sequence[Read], release: Release | None) -> int | None:
-    """Return the version that counts for all files, None if none has that line.
+    """Return the version that counts for all files, None if no file has that line.
 
-    Raises ConfigurationError where the daemon is not known, and the files are not all of one version.
+    Raises ConfigurationError where the daemon is unknown and the files differ in version.
     """
     said = [file for file in files if file.version is not None]
     for file in said if release is None else ():

@@ -1,9 +1,9 @@
-"""CRI-O's crio.conf and drop-ins: what they say together, with us and without us. Pure.
+"""CRI-O's crio.conf and drop-ins, merged as CRI-O merges them, and its OCI hook's file; with us and without us. Pure.
 
-How CRI-O reads them (pkg/config: UpdateFromFile, UpdateFromPath; BurntSushi/toml): one file after the other, a later
-value in place of an earlier one. Tables add up, except that a runtime's table replaces that runtime whole.
+CRI-O (pkg/config: UpdateFromFile, UpdateFromPath; BurntSushi/toml) reads one file after the other; a later value
+replaces an earlier one. Tables are merged, except that a runtime's table replaces that runtime as a whole.
 
-The OCI hook's file: what it says, and whose it is. Pure. Format: oci-hooks(5), version 1.0.0.
+The hook's file has the format of oci-hooks(5), version 1.0.0.
 """
 
 from __future__ import annotations
@@ -43,27 +43,27 @@ DEFAULT_HOOKS_DIR = "/usr/share/containers/oci/hooks.d"
 _EXECUTABLE = "runtime_path"
 _TYPE = "runtime_type"
 INHERITS = "inherit_default_runtime"
-"""Whether a runtime takes the default runtime's executable for its own, whatever that is."""
+"""Whether a runtime uses the default runtime's executable, whatever that is."""
 
 TYPE = "oci"
 _OCI_TYPES = (None, "", TYPE)
-"""Runtime types whose executable is an OCI runtime below conmon, and whose settings mean something for ours."""
+"""Types of runtimes whose executable is an OCI runtime run by conmon, and whose settings also apply to ours."""
 _LOW_LEVEL_TYPES = (*_OCI_TYPES, "pod")
 _NOT_CARRIED = frozenset({_EXECUTABLE, _TYPE, INHERITS, "runtime_config_path"})
-"""What is the executable's own: the last two would give ours another runtime's, or are refused beside type oci."""
+"""Settings of the executable itself: the last two would give ours another executable, or are refused with type oci."""
 _BY_PLATFORM = "platform_runtime_paths"
-"""Executables for images of single platforms, in place of `runtime_path`. Ours is for those of Linux."""
+"""Executables for images of single platforms, instead of `runtime_path`. Ours is for Linux images."""
 _SETTING = r"[a-z][a-z0-9_]*"
-"""The keys of a runtime's table, as CRI-O's manual has them: what it prints has the names of internal fields too."""
+"""The keys of a runtime's table, as in the manual: CRI-O's output also has names of internal fields."""
 
 CRUN_BY_DEFAULT = (1, 31)
-"""The first CRI-O whose built-in default runtime is crun; it was runc before."""
+"""The first CRI-O whose built-in default runtime is crun; earlier ones use runc."""
 _BUILT_IN = {
     "allowed_annotations": ["io.containers.trace-syscall", "io.kubernetes.cri-o.Devices"],
     "monitor_env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"],
 }
 LOW_LEVEL = ("crun", "runc")
-"""The names of the runtimes that CRI-O has by itself, in one release or another."""
+"""The names of CRI-O's built-in runtimes, across its releases."""
 _BARE_KEY = r"[A-Za-z0-9_-]+"
 
 
@@ -77,7 +77,7 @@ runtimes_in = SHAPE.entries
 
 
 def parse_checked(content: bytes) -> Table:
-    """Parse a file and check the types of what we touch. Raises DocumentError, ConfigurationError with a line."""
+    """Parse a file and check the types of our keys. Raises DocumentError, ConfigurationError with a line."""
     document = toml_document.parse(content)
     tables = [RUNTIMES[:length] for length in range(1, len(RUNTIMES) + 1)]
     kinds: list[tuple[Path, type, str]] = [(path, dict, "a table") for path in tables]
@@ -97,7 +97,7 @@ def parse_checked(content: bytes) -> Table:
 
 
 def built_in(release: tuple[int, int] | None) -> Table:
-    """Return what a CRI-O of this release (None: today's) has before it reads any file, as far as it matters here."""
+    """Return the relevant built-in configuration of this CRI-O release (None: the newest)."""
     name = "runc" if release is not None and release < CRUN_BY_DEFAULT else "crun"
     entry = {_TYPE: TYPE, "runtime_root": f"/run/{name}", **copy.deepcopy(_BUILT_IN)}
     if name == "crun":
@@ -107,11 +107,11 @@ def built_in(release: tuple[int, int] | None) -> Table:
 
 
 def merged(start: Table, documents: Iterable[Table]) -> Table:
-    """Return what CRI-O makes of files that it reads in this order, from what is built in."""
+    """Return CRI-O's configuration from files in reading order, starting from the built-in one."""
     result = start
     for document in documents:
         result = merged_tables(result, document, whole=RUNTIMES)
-    if lookup(result, DEFAULT) == "":  # it says nothing then
+    if lookup(result, DEFAULT) == "":  # an empty name has no effect
         result = apply(result, (Set(DEFAULT, lookup(start, DEFAULT)),))
     return result
 
@@ -119,9 +119,9 @@ def merged(start: Table, documents: Iterable[Table]) -> Table:
 def entries(effective: Table, handlers: Sequence[Handler]) -> list[tuple[str, Table]]:
     """Return each handler's table: the default runtime's settings, with our executable.
 
-    `effective` is what CRI-O reads without us. A default runtime that is not run below conmon (a virtual machine's,
-    conmon-rs') is no base runtime, as its settings mean something else: crun's or runc's are taken then, of the two
-    rather those of one that a file gives a path.
+    `effective` is CRI-O's configuration without us. A default runtime that conmon does not run (a virtual machine's,
+    conmon-rs') is no base runtime, as its settings mean something else: the base runtime is then crun or runc,
+    preferably one that has a path in a file.
     """
     runtimes = runtimes_in(effective)
     usual = sorted((name for name in LOW_LEVEL if name in runtimes), key=lambda name: not _executable(runtimes[name]))
@@ -137,10 +137,10 @@ def entries(effective: Table, handlers: Sequence[Handler]) -> list[tuple[str, Ta
 
 
 def base_configuration(source: Table, start: Table, known: Table, toolkit_folder: str) -> Table:
-    """Return `source`, a configuration that CRI-O or somebody gives, without us, over `start`, what is built in.
+    """Return the configuration `source`, from CRI-O or the user, without us, over the built-in `start`.
 
-    Where its default is ours, it is that of `known`, what the files say without us. What is empty or false says
-    nothing, and is left out.
+    If its default is ours, the default comes from `known`, the files without us. Empty or false values are omitted:
+    they have no effect.
     """
     runtimes = {
         name: {key: value for key, value in entry.items() if value and re.fullmatch(_SETTING, key)}
@@ -154,10 +154,10 @@ def base_configuration(source: Table, start: Table, known: Table, toolkit_folder
 
 
 def low_level(effective: Table, live: Mapping[str, str | None]) -> tuple[str, ...]:
-    """Return the executables of the default runtime, of crun and of runc, as far as CRI-O has them without us.
+    """Return the executables of the default runtime, of crun and of runc, if CRI-O has them without us.
 
-    One that the files do not say is the `live` engine's, which looked for it in its own PATH; the default runtime's,
-    which is used for certain, is its name where that is not known either.
+    An executable that the files do not name comes from the `live` engine, which searched its own PATH. The default
+    runtime's, which is certainly used, falls back to its name.
     """
     runtimes = runtimes_in(effective)
     default = str(lookup(effective, DEFAULT))
@@ -168,7 +168,7 @@ def low_level(effective: Table, live: Mapping[str, str | None]) -> tuple[str, ..
 
 
 def with_us(base: bytes, made: Sequence[tuple[str, Table]], default: str | None) -> tuple[bytes, Ownership]:
-    """Return `base` with the runtimes registered (and `default` as the default), and what of it is ours."""
+    """Return `base` with the runtimes registered (and `default` as the default), and our ownership of it."""
     changes: list[Change] = [Set((*RUNTIMES, name), entry) for name, entry in made]
     if default is not None:
         changes.append(Set(DEFAULT, default))
@@ -176,7 +176,7 @@ def with_us(base: bytes, made: Sequence[tuple[str, Table]], default: str | None)
 
 
 def edited(base: bytes, changes: Sequence[Change]) -> tuple[bytes, Ownership]:
-    """Return `base` with changes of ours made to it, and what of it is ours."""
+    """Return `base` with our changes made to it, and our ownership of it."""
     return toml_document.edit(base, changes, marker=MARKER), record(toml_document.parse(base), changes)
 
 
@@ -189,9 +189,9 @@ def hooks_dirs(effective: Table) -> list[str]:
 def without_us(
     content: bytes, ownership: Ownership, toolkit_folder: str, before: bytes | None, handlers: Collection[str] = ()
 ) -> tuple[bytes, tuple[str, ...]]:
-    """Return the text without what is ours, and what others did to ours. `before` is the text from before us.
+    """Return the text without our values, and others' changes to them. `before` is the text from before us.
 
-    `handlers` are ours, in whatever of CRI-O's files.
+    `handlers` are our handlers in all of CRI-O's files.
     """
     document = parse_checked(content)
     changes, left = strip(document, SHAPE, ownership, toolkit_folder, toml_document.parse(before or b""), handlers)
@@ -199,11 +199,11 @@ def without_us(
 
 
 def recognised(content: bytes, gone: Collection[str]) -> Ownership:
-    """Return what is ours in a file though no receipt says so, beside runtimes in our toolkit folder.
+    """Return our values that are identified without a receipt, besides runtimes in our toolkit folder.
 
-    That is a default that names one of the runtimes that go (`gone`), in whatever file these are, as CRI-O does not
-    start with a default that no file has; the folders of hooks in a block of ours; and tables that are empty once the
-    runtimes are gone. Raises as `parse_checked` does.
+    These are: a default that names one of the runtimes to be removed (`gone`), in whatever file these are, as CRI-O
+    does not start with a default that no file defines; the folders of hooks in a block of ours; and tables that are
+    empty without those runtimes. Raises the errors of `parse_checked`.
     """
     document = parse_checked(content)
     marked = toml_document.marked(content, MARKER)
@@ -221,7 +221,7 @@ def named(content: bytes, toolkit_folder: str) -> tuple[frozenset[str], frozense
 
 
 def says_nothing(content: bytes) -> bool:
-    """Tell whether a file has neither a value nor a comment: at most headers of empty tables are left in it."""
+    """Tell whether a file has neither values nor comments: at most headers of empty tables."""
     return b"#" not in content and not _has_values(toml_document.parse(content))
 
 
@@ -230,7 +230,7 @@ def _has_values(value: Any) -> bool:
 
 
 def differences(effective: Table, served: Mapping[str, str], default: str | None) -> list[Path]:
-    """Return the keys at which `effective`, what CRI-O would read, is not what we want it to be."""
+    """Return the keys at which `effective`, CRI-O's future configuration, differs from the desired one."""
     wrong = [
         (*RUNTIMES, name) for name, path in served.items() if _executable(runtimes_in(effective).get(name)) != path
     ]
@@ -238,16 +238,16 @@ def differences(effective: Table, served: Mapping[str, str], default: str | None
 
 
 def runtime_part(effective: Table) -> bytes:
-    """Return the runtimes and the default of `effective` as a file of their own."""
+    """Return the runtimes and the default of `effective` as a separate file."""
     values = [(path, lookup(effective, path)) for path in (DEFAULT, RUNTIMES)]
     changes = [Set(path, value) for path, value in values if value is not ABSENT]
     return toml_document.edit(b"", changes, marker=MARKER)
 
 
 def losses(before: Table, after: Table, served: Mapping[str, str], default: str | None) -> list[str]:
-    """Return in words what CRI-O would not serve, or would lose; `before` and `after` are what it printed.
+    """Return in words what CRI-O would not serve, or would lose; `before` and `after` are its output.
 
-    Names that `crio config` does not quote, and so prints as something else, are not looked at.
+    Names that TOML must quote are not compared: `crio config` prints them unquoted, as other keys.
     """
     old, new = runtimes_in(before), runtimes_in(after)
     bare = {name: path for name, path in served.items() if re.fullmatch(_BARE_KEY, name)}
@@ -264,7 +264,7 @@ def losses(before: Table, after: Table, served: Mapping[str, str], default: str 
 
 
 def listed(files: Sequence[tuple[str, bytes]], release: tuple[int, int] | None) -> list[ListedRuntime]:
-    """Return the runtimes of CRI-O's files, each with the last file that has it. Raises ConfigurationError."""
+    """Return the runtimes of CRI-O's files, each with the last file that defines it. Raises ConfigurationError."""
     documents = [(path, content, parse_checked(content)) for path, content in files]
     effective = merged(built_in(release), [document for _, _, document in documents])
     default = lookup(effective, DEFAULT)
@@ -279,7 +279,7 @@ def listed(files: Sequence[tuple[str, bytes]], release: tuple[int, int] | None) 
 
 
 def cgroup_driver(files: Sequence[tuple[str, bytes]]) -> CgroupSetting | None:
-    """Return CRI-O's cgroup manager, systemd where no file names one. Raises ConfigurationError."""
+    """Return CRI-O's cgroup manager, systemd if no file names one. Raises ConfigurationError."""
     where: Path = (*RUNTIME, "cgroup_manager")
     for path, content in reversed(files):
         said = lookup(parse_checked(content), where)
@@ -292,7 +292,7 @@ _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def hook_content(toolkit_folder: str) -> bytes:
-    """Return the file that runs the toolkit's hook before every container starts; the hook decides what it is for."""
+    """Return the file that runs the toolkit's hook before every container's start; the hook decides whether to act."""
     document = {
         "version": "1.0.0",
         "hook": {"path": posixpath.join(toolkit_folder, HOOK), "args": [HOOK, "prestart"], "env": [_PATH]},
@@ -305,15 +305,15 @@ def hook_content(toolkit_folder: str) -> bytes:
 def hook_without_us(
     present: bytes | None, before: bytes | None, written: Collection[str], toolkit_folder: str
 ) -> tuple[bytes | None, tuple[str, ...]]:
-    """Return the file without us (None: no file), and what happens to somebody's edit, in words.
+    """Return the hook's file without us (None: no file), and a message if somebody's edit is removed.
 
-    `before` is what stood there before us, `written` the SHA-256 of all that we wrote.
+    `before` is the content before us, `written` the SHA-256 of every content that we wrote.
     """
 
     def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
         if not _runs_ours(content, toolkit_folder):
             return content, ()
-        # whatever else they changed in it: it runs a program that goes, and every container would fail on it
+        # whatever else was changed: it runs a program that is removed, and every container would fail
         left = (
             ("somebody changed the hook since; it is removed nevertheless, as it runs the toolkit's",)
             if written

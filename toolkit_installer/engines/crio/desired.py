@@ -1,4 +1,4 @@
-"""What CRI-O's files are to be: from the files as they are, the request and what is remembered. Pure."""
+"""The desired content of CRI-O's files, from their current content, the request and the receipt's records. Pure."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from toolkit_installer.settings import ConfigMode
 ROOT_ROLE = "crio.conf"
 DROP_IN_ROLE = "drop-in"
 OTHER_ROLE = "crio.conf.d/"
-"""Begins the role of each further file that CRI-O reads; its path below the folder follows."""
+"""The prefix of the role of each further file that CRI-O reads; its path relative to the folder follows."""
 
 _HOOK_ENDING = ".json"
 _OLDER_NAMES = frozenset({"99-nvidia.conf", "99-nvidia.toml"})
-"""What older installers call a drop-in that is wholly theirs, in whatever folder they were told to use."""
+"""The names that older installers give to a drop-in that is entirely theirs, in any folder."""
 
 
 class CrioInspection(Inspection, frozen=True):
-    """CRI-O as it was found. `unread` says in words why it would not read our drop-in.
+    """The state of CRI-O on the node. `unread` says in words why it would not read our drop-in.
 
-    `hooks_dir` is what the node calls the folder of hooks; empty where it is called so here, too.
+    `hooks_dir` is the node's path of the hooks folder; empty if it is the same here.
     """
 
     sources: Sources = Sources()
@@ -44,7 +44,7 @@ class CrioInspection(Inspection, frozen=True):
 
 
 def desired_state(inspection: CrioInspection, request: Request, records: Mapping[str, Recorded]) -> DesiredState:
-    """Return what all files should be. `inspection.files` are in CRI-O's order, the hook's file last.
+    """Return the desired state of all files. `inspection.files` are in CRI-O's order, the hook's file last.
 
     Raises ConfigurationError, UsageError.
     """
@@ -78,7 +78,7 @@ def desired_state(inspection: CrioInspection, request: Request, records: Mapping
     low_level = config.low_level(base, inspection.live.handlers if inspection.live is not None else {})
     if records and default is None:
         desired = [_with_chosen_default(wanted, records.get(wanted.path, Recorded()), served) for wanted in desired]
-    # ours stands before others' leftovers go: CRI-O does not start with a default that no file has
+    # write ours before removing others' leftovers: CRI-O does not start with a default that no file defines
     ordered = tuple(sorted(desired, key=lambda wanted: wanted.role != DROP_IN_ROLE))
     faults = (str(missing),) if missing is not None else ()
     notes = _notes(inspection, known, served, default)
@@ -86,16 +86,16 @@ def desired_state(inspection: CrioInspection, request: Request, records: Mapping
 
 
 def _with_flags(live: Live | None, desired: Sequence[DesiredFile]) -> Table:
-    """Return what CRI-O makes of the files' targets and of its command line. Raises ConfigurationError."""
+    """Return CRI-O's configuration from the files' targets and its command line. Raises ConfigurationError."""
     known = effective(live, desired)
-    flag = told_of(live, "--default-runtime")  # it goes before all files
+    flag = told_of(live, "--default-runtime")  # it precedes all files
     return config.merged(known, [{"crio": {"runtime": {"default_runtime": flag}}}]) if flag else known
 
 
 def missing_default(bases: Sequence[DesiredFile], live: Live | None) -> ConfigurationError | None:
-    """Return why CRI-O would not start with these files: its default runtime has no table; None where it has one.
+    """Return why CRI-O would not start with these files: its default runtime has no table; None if it has one.
 
-    A release that is not known may have a table of its own, and a CRI-O that runs has those of its command line. Raises
+    An unknown release may have a built-in table, and a running CRI-O also has those of its command line. Raises
     ConfigurationError.
     """
     known = _with_flags(live, bases)
@@ -116,7 +116,7 @@ def missing_default(bases: Sequence[DesiredFile], live: Live | None) -> Configur
 
 
 def recognised(inspection: Inspection, toolkit_folder: str) -> dict[str, Ownership]:
-    """Return what is ours by path though no receipt says so. Raises ConfigurationError."""
+    """Return our values that are identified by path without a receipt. Raises ConfigurationError."""
     texts = {file.path: file.content or b"" for file in inspection.files if file.role != HOOK_ROLE}
     gone: set[str] = set()
     kept: set[str] = set()
@@ -130,7 +130,7 @@ def recognised(inspection: Inspection, toolkit_folder: str) -> dict[str, Ownersh
 
 
 def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> DesiredFile:
-    """Return a file without us: its target is its base. Raises ConfigurationError."""
+    """Return a file without our values: its target is its base. Raises ConfigurationError."""
 
     def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
         text, left = config.without_us(content, recorded.ownership, toolkit_folder, recorded.before, recorded.handlers)
@@ -141,7 +141,7 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
         own = file.role == DROP_IN_ROLE or posixpath.basename(file.path) in _OLDER_NAMES
         made = recorded.before is None and (recorded.written or (own and text != content))
         if made and config.says_nothing(text):
-            return None, left  # it was made for us, or by an older installer, and nobody else put anything in
+            return None, left  # created for us, or by an older installer, and holds nothing else
         return text, left
 
     with located(file.path):
@@ -153,7 +153,7 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
 
 
 def effective(live: Live | None, desired: Sequence[DesiredFile]) -> Table:
-    """Return what CRI-O makes of the files' targets, which are in its order. Raises ConfigurationError."""
+    """Return CRI-O's configuration from the files' targets, which are in its order. Raises ConfigurationError."""
     documents = []
     for wanted in desired:
         if wanted.role != HOOK_ROLE and wanted.target is not None:
@@ -163,7 +163,7 @@ def effective(live: Live | None, desired: Sequence[DesiredFile]) -> Table:
 
 
 def by_role(desired: Sequence[DesiredFile], role: str) -> DesiredFile:
-    """Return what the file of that role is to be."""
+    """Return the desired file with that role."""
     return next(wanted for wanted in desired if wanted.role == role)
 
 
@@ -172,7 +172,7 @@ def _replaced(desired: Sequence[DesiredFile], new: DesiredFile) -> list[DesiredF
 
 
 def _base_configuration(inspection: CrioInspection, request: Request, known: Table) -> Table:
-    """Return what has the settings for our handlers: the source that was asked for, else `known`, all the files.
+    """Return the configuration with the settings for our handlers: the requested source, else `known`, all the files.
 
     Raises ConfigurationError.
     """
@@ -191,9 +191,9 @@ def _base_configuration(inspection: CrioInspection, request: Request, known: Tab
 
 
 def _with_chosen_default(wanted: DesiredFile, recorded: Recorded, served: Mapping[str, str]) -> DesiredFile:
-    """Return the file in which a handler of ours is the default where somebody else made it that since.
+    """Return the file with our handler as the default if an administrator made it the default since.
 
-    That is none of ours, and goes with the handler. Raises DocumentError.
+    That value is not ours, and is removed with the handler. Raises DocumentError.
     """
     if wanted.role == HOOK_ROLE or wanted.target is None or wanted.file.content is None:
         return wanted
@@ -208,7 +208,7 @@ def _with_chosen_default(wanted: DesiredFile, recorded: Recorded, served: Mappin
 def _in_drop_in(
     inspection: CrioInspection, desired: Sequence[DesiredFile], edit: Callable[[bytes], tuple[bytes, Ownership]]
 ) -> list[DesiredFile]:
-    """Return the files with an edit of the drop-in. Raises ConfigurationError where CRI-O would never read that."""
+    """Return the files with the drop-in edited. Raises ConfigurationError if CRI-O would never read the drop-in."""
     drop_in = by_role(desired, DROP_IN_ROLE)
     if inspection.unread:
         raise ConfigurationError(
@@ -238,7 +238,7 @@ def _with_handlers(
 def _with_hook(
     inspection: CrioInspection, request: Request, desired: Sequence[DesiredFile], known: Table
 ) -> list[DesiredFile]:
-    """Put the hook's file in place; the drop-in only names its folder, if CRI-O does not know it."""
+    """Return the files with the hook's file; the drop-in only adds its folder, if CRI-O does not use that yet."""
     if not request.settings.hook_filename.endswith(_HOOK_ENDING):
         raise UsageError(
             f"--hook-filename {request.settings.hook_filename!r} cannot be used: of its folders of hooks CRI-O reads "
@@ -248,7 +248,7 @@ def _with_hook(
     hook = by_role(desired, HOOK_ROLE)
     target = crio_hook.hook_content(request.toolkit_folder)
     present = hook.file.content
-    with contextlib.suppress(ConfigurationError):  # the good one takes the place of one that is broken
+    with contextlib.suppress(ConfigurationError):  # a broken file is replaced
         if present is not None and same(json_document.parse(present), json_document.parse(target)):
             target = present
     result = _replaced(desired, msgspec.structs.replace(hook, target=target))
@@ -268,7 +268,7 @@ def _with_hook(
 
 
 def _refuse_flags(live: Live | None, request: Request) -> None:
-    """Raise ConfigurationError if CRI-O's command line has what our file says: it goes before all files."""
+    """Raise ConfigurationError if CRI-O's command line overrides our file's values: it precedes all files."""
     told = told_of(live, "--default-runtime")
     if told is not None and request.default is not None and told != request.default:
         raise ConfigurationError(
@@ -287,7 +287,7 @@ def _refuse_flags(live: Live | None, request: Request) -> None:
 def _refuse_overrides(
     read: Table, desired: Sequence[DesiredFile], served: Mapping[str, str], default: str | None
 ) -> None:
-    """Raise ConfigurationError if a file that CRI-O reads after ours says otherwise."""
+    """Raise ConfigurationError if a file that CRI-O reads after ours overrides our values."""
     for path in config.differences(read, served, default):
         for wanted in reversed(desired):
             if wanted.role in (HOOK_ROLE, DROP_IN_ROLE) or wanted.target is None:

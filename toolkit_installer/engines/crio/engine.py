@@ -1,12 +1,11 @@
-"""CRI-O: a drop-in beside its crio.conf, taken over by a restart through systemd; or an OCI hook, without one.
+"""CRI-O's adapter: a drop-in next to crio.conf, loaded by a restart through systemd; or an OCI hook, without a restart.
 
-desired.py has what its files are to be with us and without us.
+desired.py computes its files with us and without us.
 
-CRI-O's own binary reads the new configuration before the daemon does; nothing is written for it.
-
-`crio config` reads what the daemon would, checks it as far as that changes nothing, prints it and ends. The root file
-reaches it through its standard input, the rest through a memory file: a --config-dir that is a file is read as one.
-What it makes of the configuration without us, given the same way, tells whether it can be asked at all.
+CRI-O's own binary checks the new configuration before the daemon reads it, without writing a file. `crio config` reads
+and checks the daemon's configuration without changing anything, prints it and ends. The root file reaches it through
+its standard input, the drop-ins through a memory file: it reads a --config-dir that is a file as one drop-in. The
+configuration without us, given the same way, shows whether the binary supports that at all.
 """
 
 from __future__ import annotations
@@ -66,12 +65,12 @@ from toolkit_installer.settings import ConfigMode, EngineName, EngineSettings, R
 
 SOCKET = "/var/run/crio/crio.sock"
 _NAME = "cri-o"
-"""What CRI-O calls itself over the CRI."""
+"""The name that CRI-O reports over the CRI."""
 _GREETING = b"GET /info HTTP/1.0\r\nHost: localhost\r\n\r\n"
-"""CRI-O says nothing unasked; with its answer come the credentials of the process that gives it."""
+"""CRI-O sends nothing unasked; its response carries the credentials of the responding process."""
 _ASK_SECONDS = 5.0
 _PODS_SECONDS = 30.0
-"""For the answers on all pods: a node has 110 of them, or some hundreds."""
+"""For the responses about all pods: a node has 110 of them, or some hundreds."""
 _HANDLER = "io.kubernetes.cri-o.RuntimeHandler"
 """Source: CRI-O's internal/annotations."""
 
@@ -94,24 +93,24 @@ class Crio(Adapter[CrioInspection]):
         return crio_config.cgroup_driver(files)
 
     def cgroup_switch(self, driver: str) -> str:
-        """Return what makes CRI-O use a cgroup driver."""
+        """Return the edit that makes CRI-O use a cgroup driver."""
         return f'write cgroup_manager = "{driver}" below [crio.runtime]'
 
     def cdi_switch(self) -> str:
-        """Return what makes CRI-O look for CDI specifications."""
+        """Return the edit that makes CRI-O read CDI specifications."""
         return 'write cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"] below [crio.runtime]'
 
     def has_role(self, role: str) -> bool:
-        """Tell whether CRI-O has a file of that role."""
+        """Tell whether CRI-O has files with that role."""
         known = (crio_desired.ROOT_ROLE, crio_desired.DROP_IN_ROLE, HOOK_ROLE)
         return role in known or role.startswith(crio_desired.OTHER_ROLE)
 
     def may_be(self, role: str, name: str) -> bool:
-        """Tell whether a file of that role may be called `name`: a hook elsewhere than in a `.json` is never read."""
+        """Tell whether a file with that role may be called `name`: CRI-O reads hooks only from `.json` files."""
         return name.endswith(".json") if role == HOOK_ROLE else ".conf" in name or ".toml" in name
 
     def inspect(self, node: Node, target: EngineTarget) -> CrioInspection:
-        """Read all that CRI-O reads, and the hook's file, and ask CRI-O. Raises ConfigurationError."""
+        """Read all of CRI-O's files and the hook's file, and query CRI-O. Raises ConfigurationError."""
         settings = target.asked
         socket = target.socket or usual_socket(node)
         live, silence = serving.heard(self, node, socket, settings.answer_timeout)
@@ -123,7 +122,7 @@ class Crio(Adapter[CrioInspection]):
             *_drop_ins(node, places),
             EngineFile(HOOK_ROLE, *node.locate_file(hook)),
         )
-        # as far as the places are not what CRI-O's program takes by itself
+        # only paths that differ from the program's defaults
         status = [] if target.socket in (None, SOCKET) else ["--socket", target.socket]
         config = [] if places.config == CONFIG else ["--config", places.config]
         config += [] if places.folder == DROP_INS else ["--config-dir", places.folder]
@@ -140,10 +139,10 @@ class Crio(Adapter[CrioInspection]):
         )
 
     def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
-        """Restart by systemd, unless asked otherwise or nothing is to be taken over.
+        """Restart by systemd by default, unless no change needs to be loaded.
 
-        CRI-O watches the folders of its hooks, and reads them when it starts. On a signal it lists new handlers and
-        does not serve them.
+        CRI-O watches the folders of its hooks, and also reads them when it starts. After a signal it lists new
+        handlers, but does not serve them.
         """
         if settings.reload_mode is ReloadMode.SIGNAL:
             raise ConfigurationError(
@@ -153,11 +152,11 @@ class Crio(Adapter[CrioInspection]):
         hooks_dir = _hooks_dir(node, settings)
         if isinstance(inspection.live, CrioLive) and not crio_live.serves_ours(inspection.live):
             watched = settings.config_mode is ConfigMode.HOOK and hooks_dir in inspection.live.hooks_dirs
-            # without files it is asked to forget what it knows of us: nothing
+            # an inspection without files is for removing our handlers, and CRI-O has none
             if watched or not inspection.files:
                 return Reload(ReloadMode.NONE, by_itself=True)
         decided = reload_method.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SYSTEMD)
-        # its gRPC server stops gracefully: with every call answered
+        # its gRPC server stops only after answering every call
         decided = msgspec.structs.replace(decided, ends_after_calls=decided.restarts)
         if settings.config_mode is ConfigMode.HOOK and decided.mode is ReloadMode.NONE and inspection.live is None:
             return msgspec.structs.replace(
@@ -166,7 +165,7 @@ class Crio(Adapter[CrioInspection]):
         return decided
 
     def try_out(self, node: Node, inspection: CrioInspection, desired: DesiredState) -> None:
-        """Let CRI-O print what it makes of the files, and compare. Raises ConfigurationError."""
+        """Compare CRI-O's own output for the files with and without us. Raises ConfigurationError."""
         process = inspection.process
         if process is None or not desired.served:
             return
@@ -181,7 +180,7 @@ class Crio(Adapter[CrioInspection]):
         )
         wrong = trial_faults(node.programs, process.executable, root.base or b"", (before, after), desired)
         if wrong:
-            from toolkit_installer import foreign_words  # noqa: PLC0415  # for what went wrong alone
+            from toolkit_installer import foreign_words  # noqa: PLC0415  # for errors only
 
             raise ConfigurationError(
                 f"CRI-O's own binary ({process.executable}) would not serve the new configuration: "
@@ -191,11 +190,11 @@ class Crio(Adapter[CrioInspection]):
             )
 
     def refusal(self, node: Node, process: Process) -> str | None:
-        """Let CRI-O read its files as they are."""
+        """Return why CRI-O's binary refuses the current files, None if it accepts them or they are unknown."""
         if process.hidden:
-            return None  # which files it would read cannot be seen
+            return None  # its files are unknown
         given = crio_live.variables(process)
-        # only what it was told itself: a root file that is named has to be there, the usual one does not
+        # only explicit values: a root file that is named must exist, the usual one need not
         values = ((flag, crio_live.told_to(process, given, flag)) for flag in ("--config", "--config-dir"))
         try:
             flags = [word for flag, value in values if value for word in (flag, command_line.place(process, value))]
@@ -206,7 +205,7 @@ class Crio(Adapter[CrioInspection]):
     def dangers(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:
         """Warn of a restart that ends containers: under cgroupfs their monitors are in the unit's own cgroup.
 
-        systemd ends all that is in there, unless the unit says otherwise. Source: cri-o issue 2745, systemd.kill(5).
+        systemd ends all processes in it, unless the unit says otherwise. Source: cri-o issue 2745, systemd.kill(5).
         """
         if not reload.restarts or reload.unit is None or not crio_live.uses_cgroupfs(inspection.live):
             return ()
@@ -219,10 +218,10 @@ class Crio(Adapter[CrioInspection]):
         return (warning,)
 
     def ask(self, node: Node, socket: str, seconds: float) -> CrioLive:
-        """Ask the CRI whether it answers and what it lists, and CRI-O itself what it runs with.
+        """Query the CRI for its status and handlers, and CRI-O itself for its configuration.
 
-        Both speak of CRI-O's memory, which a signal changes without effect: they are proof only of a process that was
-        started after the change. Such a one lists a handler if its executable is there. Raises EngineSilentError.
+        Both report CRI-O's memory, which a signal changes without effect: they prove something only for a process that
+        started after the change. Such a process lists a handler if its executable exists. Raises EngineSilentError.
         """
         try:
             status = cri.status(node.root, socket, seconds)
@@ -260,9 +259,9 @@ class Crio(Adapter[CrioInspection]):
     def stranded(
         self, node: Node, inspection: Inspection, desired: Sequence[DesiredFile], is_ours: Callable[[Live], set[str]]
     ) -> tuple[str, ...]:
-        """Return the pods of handlers that CRI-O would not know any more. Raises EngineSilentError.
+        """Return the pods of handlers that CRI-O would no longer know. Raises EngineSilentError.
 
-        A CRI-O that somebody else restarts is asked as well; one that does not run cannot be.
+        This includes a CRI-O that another program restarts; a CRI-O that does not run cannot be queried.
         """
         try:
             live = inspection.live or self.ask(node, inspection.socket, _ASK_SECONDS)
@@ -270,7 +269,7 @@ class Crio(Adapter[CrioInspection]):
             return ()
         names = is_ours(live)
         try:
-            # those that it would not know once the files of `desired` are so, and its others as they are
+            # the handlers that are in neither the `desired` files nor its unchanged others
             places = crio_places.locate(node, EngineTarget(EngineName.CRIO), live)
             to_be = {wanted.path: wanted for wanted in desired}
             root = EngineFile(crio_desired.ROOT_ROLE, *node.locate_file(places.config))
@@ -279,7 +278,7 @@ class Crio(Adapter[CrioInspection]):
             known = crio_config.runtimes_in(crio_desired.effective(live, list(to_be.values())))
             names &= live.handlers.keys() - known
         except (ConfigurationError, NodeError) as error:
-            # somebody's broken file is no reason to refuse a cleanup; where pods need a handler, it may be lost
+            # a broken file is no reason to refuse a cleanup: assume that all our handlers are lost
             log.get().debug("What CRI-O would read cannot be told: all handlers of ours count as lost", why=str(error))
         return _pods_needing(node, inspection.socket, names)
 
@@ -307,7 +306,7 @@ class Crio(Adapter[CrioInspection]):
             with contextlib.suppress(ConfigurationError):
                 documents[file.path] = file, crio_config.parse_checked(file.content or b"")
         others = [pair for path, pair in documents.items() if path not in known.values()]
-        # one that another file has as well is known to CRI-O afterwards
+        # CRI-O still knows a handler that another file defines as well
         gone = set(handlers).difference(*(crio_config.runtimes_in(document) for _, document in others))
         stay = set(crio_config.LOW_LEVEL).union(*(crio_config.runtimes_in(each) for _, each in documents.values()))
         priors = {role: name for role, name in defaults.items() if name in stay - set(handlers)}
@@ -318,22 +317,22 @@ class Crio(Adapter[CrioInspection]):
         return [(file, ownership) for file, ownership in found if ownership.keys]
 
     def reads_instead(self, node: Node, live: Live, files: Mapping[str, str]) -> str:
-        """Return the folder of drop-ins that CRI-O reads, where ours is not in there."""
+        """Return the folder of drop-ins that CRI-O reads, if ours is not in it."""
         drop_in = files.get(crio_desired.DROP_IN_ROLE)
         return "" if drop_in is None else crio_places.reads_instead(node, live, drop_in)
 
     def faults(
         self,
         node: Node,
-        socket: str,  # noqa: ARG002  # the files tell
+        socket: str,  # noqa: ARG002  # only the files matter
         live: Live | None,
         files: Mapping[str, str],
         *,
         as_written: bool,  # noqa: ARG002  # another file may name the default, or have its table
     ) -> tuple[Fault, ...]:
-        """Return why CRI-O would not start again: a file is no TOML, or its default runtime has no table."""
+        """Return why CRI-O would not start again: a file is not TOML, or its default runtime has no table."""
         if crio_desired.DROP_IN_ROLE not in files:
-            return ()  # a hook alone has no say in that
+            return ()  # a hook alone cannot cause it
         try:
             found = _files_beside(node, live, files)
             for file in found:
@@ -342,7 +341,7 @@ class Crio(Adapter[CrioInspection]):
             bases = [DesiredFile(file, base=file.content, target=file.content) for file in found]
             missing = crio_desired.missing_default(bases, live)
         except NodeError:
-            return ()  # what cannot be read is told of where it is to be changed
+            return ()  # the change itself reports unreadable files
         except ConfigurationError as error:
             return (Fault.of(error, stops=True),) if error.path is not None else ()
         return () if missing is None else (Fault.of(missing, stops=True),)
@@ -360,9 +359,9 @@ class Crio(Adapter[CrioInspection]):
 
 
 def usual_socket(node: Node) -> str:
-    """Return the usual socket as it is seen from here: below the node's mounted / where its own folder is not mounted.
+    """Return the usual socket's path as seen from here: below the node's mounted / if its own folder is not mounted.
 
-    The GPU Operator mounts the sockets of docker and containerd for its container, and none of CRI-O.
+    The GPU Operator mounts the sockets of docker and containerd into its container, but not CRI-O's.
     """
     below = node.programs.root.outside(node.programs.root.canonical(SOCKET))
     mounted = node.whole or node.files.status(posixpath.dirname(SOCKET)) is not None
@@ -370,7 +369,7 @@ def usual_socket(node: Node) -> str:
 
 
 def _hooks_dir(node: Node, settings: EngineSettings) -> str:
-    """Return what the node calls the folder of hooks, its path here where that is not known or not needed."""
+    """Return the node's path of the hooks folder; its path here if the former is unknown or not needed."""
     if settings.config_mode is not ConfigMode.HOOK:
         return settings.hooks_dir
     return Places(node).on_node(settings.hooks_dir) or settings.hooks_dir
@@ -389,7 +388,7 @@ def _files_beside(node: Node, live: Live | None, known: Mapping[str, str]) -> li
 
 
 def _drop_ins(node: Node, places: CrioPlaces) -> list[EngineFile]:
-    """Return the files of the drop-ins' folder in CRI-O's order, ours among them whether it is there or not."""
+    """Return the files of the drop-ins' folder in CRI-O's order, including ours even if it does not exist."""
     folder, drop_in = places.folder, places.drop_in
     ours = EngineFile(crio_desired.DROP_IN_ROLE, *node.locate_file(drop_in))
     paths = {path for path in crio_places.drop_ins(node.files, folder) if path != drop_in}
@@ -399,7 +398,7 @@ def _drop_ins(node: Node, places: CrioPlaces) -> list[EngineFile]:
         try:
             file = ours if path == drop_in else EngineFile(role, *node.locate_file(path))
         except ConfigurationError:
-            file = EngineFile(role, path, None)  # one that cannot be read from here: a note says so
+            file = EngineFile(role, path, None)  # unreadable from here: a note says so
         if path == drop_in or file.path != ours.path:
             found.append(file)
     return found
@@ -408,9 +407,9 @@ def _drop_ins(node: Node, places: CrioPlaces) -> list[EngineFile]:
 def _pods_needing(node: Node, socket: str, handlers: Collection[str]) -> tuple[str, ...]:
     """Return, as NAMESPACE/NAME, the pods that were started through one of these handlers. Raises EngineSilentError.
 
-    CRI-O remembers of each pod the name of its handler, and looks the name up again once it was restarted: for a pod
-    that has ended, too. Where the name is unknown, the pod stays in Terminating. Source: CRI-O's internal/oci/oci.go
-    (`RuntimeImpl`), seen with 1.34. A pod of the default runtime has no name remembered, and gets the new default.
+    CRI-O stores the name of each pod's handler, and looks it up again after a restart, also for a pod that has ended.
+    If the name is unknown, the pod stays in Terminating. Source: CRI-O's internal/oci/oci.go (`RuntimeImpl`), seen with
+    1.34. A pod of the default runtime has no stored name, and gets the new default.
     """
     if not handlers:
         return ()
@@ -439,9 +438,9 @@ _SECONDS = 20.0
 def trial_faults(
     programs: Programs, binary: str, root: bytes, drop_ins: tuple[bytes, bytes], desired: DesiredState
 ) -> list[str]:
-    """Return in words what CRI-O says against a change of the drop-ins; nothing if it cannot be asked.
+    """Return in words CRI-O's objections to a change of the drop-ins; empty if its binary cannot check it.
 
-    `drop_ins` are what they say together before the change and after it.
+    `drop_ins` are the merged drop-ins before the change and after it.
     """
     before, after = drop_ins
     old, _ = _read(programs, binary, root, before)
@@ -454,9 +453,9 @@ def trial_faults(
 
 
 def trial_refusal(programs: Programs, binary: str, flags: Sequence[str]) -> str | None:
-    """Return CRI-O's last words about its files as they are, None if it takes them or cannot be asked.
+    """Return CRI-O's last message about its current files, None if it accepts them or cannot check them.
 
-    `flags` name the files, as far as they are not the usual ones.
+    `flags` name the files that are not the usual ones.
     """
     try:
         done = programs.run([binary, *flags, "config"], seconds=_SECONDS)
@@ -466,12 +465,12 @@ def trial_refusal(programs: Programs, binary: str, flags: Sequence[str]) -> str 
 
 
 def _last_words(done: Completed) -> str:
-    last = done.errors.splitlines()[-1:]  # what stands before it is the log of its reading
+    last = done.errors.splitlines()[-1:]  # the lines before it are its log
     return last[0] if last else f"it ended with {done.status}"
 
 
 def _read(programs: Programs, binary: str, root: bytes, drop_in: bytes) -> tuple[Table | None, str]:
-    """Return what CRI-O makes of a root file and a drop-in; None, and its last words, if it refuses them."""
+    """Return CRI-O's configuration from a root file and a drop-in; None, with its last message, if it refuses them."""
     try:
         with reload_method.memory(drop_in) as fd:
             command = [binary, "--config", "/dev/stdin", "--config-dir", f"/proc/self/fd/{fd}", "config"]

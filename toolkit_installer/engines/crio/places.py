@@ -1,14 +1,12 @@
-"""Where CRI-O's files are: as asked for, as the running CRI-O was told, or where they usually are. Reads, never writes.
+"""CRI-O's paths, its live configuration, and the sources of its default runtime's settings. Reads, never writes.
 
-CRI-O's folder of drop-ins is the usual one, or its own --config-dir, wherever its --config is.
+Paths are the requested ones, those that the running CRI-O was told, or the usual ones. CRI-O's folder of drop-ins is
+the usual one, or its own --config-dir, wherever its --config is. The running CRI-O is queried over plain HTTP on the
+socket of the CRI, and its flags are read.
 
-What the running CRI-O says of itself, beside the CRI: over plain HTTP on the same socket, and by its flags.
-
-Where the settings of CRI-O's default runtime are read from, as `--config-source` asks. Reads, never writes.
-
-`command` asks the running CRI-O by the node's own program (`crio status config`), which asks on the socket as we do
-where that program cannot; else the program prints what it makes of its files (`crio config`). `file` is all that CRI-O
-reads, by our own reading; `file=PATH` is that file alone.
+Sources (`--config-source`): `command` is the running CRI-O as queried by the node's own program (`crio status config`),
+or by us on the same socket if that program fails; else the program's output for its files (`crio config`). `file` is
+our own parse of all files that CRI-O reads; `file=PATH` is that file alone.
 """
 
 from __future__ import annotations
@@ -47,14 +45,14 @@ CONFIG = "/etc/crio/crio.conf"
 DROP_INS = "/etc/crio/crio.conf.d"
 DROP_IN_NAME = "99-nvidia.toml"
 _LEFT = (TEMPORARY_SUFFIX, SWAP_SUFFIX)
-"""Endings of what a killed run may have left: the next run takes it away before anything else."""
+"""Suffixes of files that a killed run may have left: the next run removes them before anything else."""
 
 
 class Places(msgspec.Struct, frozen=True):
     """The root file, the folder whose files are read after it, and our file there.
 
-    `unread` says in words why the running CRI-O does not read our file; empty where it does, or that is not known.
-    `elsewhere` is the root file that it reads where it reads neither the one that was named nor the folder beside that.
+    `unread` says in words why the running CRI-O does not read our file; empty if it does, or if unknown. `elsewhere` is
+    the root file that it reads if it reads neither the named one nor the folder next to that.
     """
 
     config: str
@@ -65,20 +63,20 @@ class Places(msgspec.Struct, frozen=True):
 
 
 def locate(node: Node, target: EngineTarget, live: Live | None) -> Places:
-    """Return where the files are. Raises NodeError."""
+    """Return the paths of CRI-O's files. Raises NodeError."""
     seen = live.process if live is not None else None
-    process = seen if seen is not None and not seen.hidden else None  # else it is not seen what it was told to read
+    process = seen if seen is not None and not seen.hidden else None  # a hidden one does not show its files
     reads = _told(live, "--config-dir") or DROP_INS
     config = _there(node, target.config, live) or _told(live, "--config") or CONFIG
     drop_in = target.asked.drop_in
     if drop_in is None and target.config is not None and posixpath.dirname(target.config).endswith(".d"):
-        # callers of the time before --drop-in-config name the drop-in itself
+        # callers older than --drop-in-config name the drop-in itself
         drop_in, config = target.config, _told(live, "--config") or posixpath.dirname(target.config).removesuffix(".d")
     elsewhere = ""
     if drop_in is None:
         folder = _folder(node, target, reads, process)
         drop_in = posixpath.join(folder, DROP_IN_NAME)
-        # a root file of another name in a folder that it reads is fine: nothing is written there
+        # another root file is fine if CRI-O reads its folder: nothing is written to the root file
         if target.config is not None and process is not None and folder != _beside(target.config):
             theirs = _told(live, "--config") or CONFIG
             elsewhere = theirs if command_line.reads(node, process, theirs, config) is False else ""
@@ -91,9 +89,9 @@ def locate(node: Node, target: EngineTarget, live: Live | None) -> Places:
 
 
 def reads_instead(node: Node, live: Live, drop_in: str) -> str:
-    """Return the folder of drop-ins that the running CRI-O reads, where `drop_in` is not in there.
+    """Return the folder of drop-ins that the running CRI-O reads, if `drop_in` is not in it.
 
-    Empty where it is, or that cannot be told. Raises NodeError.
+    Empty if it is, or if that is unknown. Raises NodeError.
     """
     process = live.process
     if process is None or process.hidden:
@@ -103,14 +101,14 @@ def reads_instead(node: Node, live: Live, drop_in: str) -> str:
 
 
 def _told(live: Live | None, flag: str) -> str | None:
-    """Return the file or folder that the running CRI-O was given; None if it was given none. Raises NodeError."""
+    """Return the path of the file or folder in the running CRI-O's flag; None if it has none. Raises NodeError."""
     name = told(live, flag)
     process = live.process if live is not None else None
     return command_line.place(process, name) if name and process is not None else None
 
 
 def _there(node: Node, config: str | None, live: Live | None) -> str | None:
-    """Return the root file that was named; where it is not there, and CRI-O's own lies beside it, that one.
+    """Return the named root file; if it does not exist, and CRI-O's own is in the same folder, CRI-O's own.
 
     The GPU Operator names `/etc/crio/config.toml` on every node, and CRI-O reads `crio.conf` in the same folder.
     """
@@ -121,9 +119,9 @@ def _there(node: Node, config: str | None, live: Live | None) -> str | None:
 
 
 def _folder(node: Node, target: EngineTarget, usual: str, process: Process | None) -> str:
-    """Return the folder for our file where nobody names it: beside the root file that was named, if CRI-O reads that.
+    """Return the default folder for our file: next to the named root file, if CRI-O reads that folder.
 
-    Where only single folders of the node are mounted, that is how it is seen from here.
+    If only single folders of the node are mounted, this is the folder's path as seen from here.
     """
     if target.config is None:
         return usual
@@ -134,15 +132,15 @@ def _folder(node: Node, target: EngineTarget, usual: str, process: Process | Non
 
 
 def _beside(config: str) -> str:
-    """Return the folder of drop-ins that usually lies beside a root file."""
+    """Return the usual folder of drop-ins next to a root file."""
     return posixpath.join(posixpath.dirname(config), posixpath.basename(DROP_INS))
 
 
 def drop_ins(files: Files, folder: str) -> list[str]:
-    """Return the paths of what CRI-O reads in `folder`, in its order. Raises NodeError.
+    """Return the paths of the files that CRI-O reads in `folder`, in its order. Raises NodeError.
 
-    It walks the tree as Go's filepath.Walk does: the names of each folder in the order of their bytes, folders where
-    their name stands, hidden files and all endings too. A symlink is read, never walked into.
+    It walks the tree as Go's filepath.Walk does: each folder's names in the order of their bytes, subfolders in place,
+    hidden files and all endings included. A symlink is read, never walked into.
     """
     found = []
     for name in sorted(files.list(folder), key=os.fsencode):
@@ -163,7 +161,7 @@ def order(path: str, folder: str) -> tuple[bytes, ...]:
 
 
 _LIMIT = 16 << 20
-"""Bytes of an answer."""
+"""Bytes of a response."""
 _VARIABLES = {
     "--config": "CONTAINER_CONFIG",
     "--config-dir": "CONTAINER_CONFIG_DIR",
@@ -171,23 +169,23 @@ _VARIABLES = {
     "--runtimes": "CONTAINER_RUNTIMES",
     "--hooks-dir": "CONTAINER_HOOKS_DIR",
 }
-"""What stands in for a flag that is not given, of those that matter here. Source: crio(8), internal/criocli."""
+"""The environment variables that replace missing flags, if relevant here. Source: crio(8), internal/criocli."""
 _LISTS = ("--runtimes", "--hooks-dir")
 _SHORT = {"--config": "-c", "--config-dir": "-d"}
 
 
 class CrioLive(Live, frozen=True):
-    """What the running CRI-O says of itself. `hooks_dirs` are the folders whose hooks it watches."""
+    """The state that the running CRI-O reports. `hooks_dirs` are the folders whose hooks it watches."""
 
     hooks_dirs: tuple[str, ...] = ()
     config: bytes | None = None
-    """The configuration that it runs with, as TOML, what is built in included; None where it does not say."""
+    """Its live configuration as TOML, built-in values included; None if it does not report it."""
     variables: Mapping[str, str] = msgspec.field(default_factory=dict)
-    """Those that it was started with, and that stand in for its flags."""
+    """The variables in its environment that replace flags."""
 
 
 def uses_cgroupfs(live: Live | None) -> bool:
-    """Tell whether the running CRI-O says that it does not leave cgroups to systemd. Pure."""
+    """Tell whether the running CRI-O reports that it does not leave cgroups to systemd. Pure."""
     if not isinstance(live, CrioLive) or live.config is None:
         return False
     manager: object = lookup(toml_document.parse(live.config), (*crio_config.RUNTIME, "cgroup_manager"))
@@ -195,13 +193,13 @@ def uses_cgroupfs(live: Live | None) -> bool:
 
 
 def variables(process: Process) -> dict[str, str]:
-    """Return the variables of a CRI-O that stand in for its flags."""
+    """Return a CRI-O's environment variables that replace flags."""
     known = _VARIABLES.values()
     return {name: value for name, value in processes.environment(process).items() if name in known and value}
 
 
 def told(live: Live | None, flag: str) -> str | None:
-    """Return what the running CRI-O's command line, else its environment, says; None if neither, or none runs. Pure."""
+    """Return a flag's value from the running CRI-O's command line or environment; None if neither has it. Pure."""
     process = live.process if live is not None else None
     if process is None:
         return None
@@ -209,9 +207,9 @@ def told(live: Live | None, flag: str) -> str | None:
 
 
 def told_to(process: Process, given: Mapping[str, str], flag: str) -> str | None:
-    """Return what a CRI-O was told by a flag, or the variable in its place. Pure."""
+    """Return the value of a CRI-O's flag, or of the variable that replaces it. Pure."""
     names = (flag, _SHORT[flag]) if flag in _SHORT else (flag,)
-    # a list may be given in several flags; of all others the last one counts
+    # lists may be split over several flags; of other flags the last one counts
     values = command_line.values(process.arguments[1:], *names)
     if flag in _LISTS and values:
         return ",".join(values)
@@ -224,7 +222,7 @@ def serves_ours(live: Live) -> bool:
 
 
 def runtime_in(content: bytes) -> dict[str, Any]:
-    """Return the `crio.runtime` table of what CRI-O says that it runs with. Raises NoAnswerError."""
+    """Return the `crio.runtime` table of CRI-O's live configuration. Raises NoAnswerError."""
     try:
         runtime = lookup(toml_document.parse(content), crio_config.RUNTIME)
     except DocumentError as error:
@@ -235,12 +233,12 @@ def runtime_in(content: bytes) -> dict[str, Any]:
 
 
 def cdi_folders(runtime: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return where it looks for CDI specifications: in its `crio.runtime` table. CDI itself cannot be switched off."""
+    """Return the folders of CDI specifications in its `crio.runtime` table. CDI itself cannot be turned off."""
     return tuple(map(str, runtime.get("cdi_spec_dirs") or ()))
 
 
 def configuration(root: Root, path: str, seconds: float) -> bytes:
-    """Return the answer of `GET /config`, which `crio status` asks for too: TOML. Raises NoAnswerError, Stopped."""
+    """Return the response of `GET /config`, which `crio status` requests too: TOML. Raises NoAnswerError, Stopped."""
     place_of_socket(root, path)
     try:
         with (
@@ -258,7 +256,7 @@ def configuration(root: Root, path: str, seconds: float) -> bytes:
             body = answer.read(_LIMIT + 1)
     except (OSError, http.client.HTTPException) as error:
         raise NoAnswerError(f"no configuration: {serving.words(error)}", path=path) from error
-    if len(body) > _LIMIT:  # a part of it would be taken for the whole
+    if len(body) > _LIMIT:  # a truncated configuration would look complete
         raise NoAnswerError(f"its configuration is larger than {_LIMIT >> 20} MiB", path=path)
     if answer.status != http.HTTPStatus.OK:
         raise NoAnswerError(f"no configuration: {answer.status} {answer.reason}", path=path)
@@ -271,16 +269,16 @@ _NAME = "crio"
 
 
 class Source(msgspec.Struct, frozen=True):
-    """A configuration to take settings from. `name` says in words whose it is."""
+    """A configuration to take settings from. `name` says in words where it is from."""
 
     name: str
     content: bytes
 
 
 class Sources(msgspec.Struct, frozen=True):
-    """The first of the sources that could be read (None: our own reading), and why others could not.
+    """The first source that could be read (None: our own parse), and why earlier ones could not.
 
-    `failed`: none of those that were asked for could.
+    `failed`: no requested source could be read.
     """
 
     source: Source | None = None
@@ -291,11 +289,11 @@ class Sources(msgspec.Struct, frozen=True):
 def read_first(
     node: Node, settings: EngineSettings, live: Live | None, status: Sequence[str], config: Sequence[str]
 ) -> Sources:
-    """Return the first of the sources that says what runtimes there are.
+    """Return the first of the sources that lists runtimes.
 
-    `status` and `config` are the flags with which `crio status` and `crio config` find the socket and the files.
-    Without any source named it is `file`: what CRI-O runs with may not be what it starts with next. Raises
-    ConfigurationError for a file that is none, NodeError.
+    `status` and `config` are the flags with which `crio status` and `crio config` find the socket and the files. The
+    default source is `file`: CRI-O's live configuration may differ from that of its next start. Raises
+    ConfigurationError if the source is not a file, NodeError.
     """
     heard: list[str] = []
     for word in settings.config_sources:
@@ -317,7 +315,7 @@ def read_first(
 def _command(
     node: Node, settings: EngineSettings, live: Live | None, status: Sequence[str], config: Sequence[str]
 ) -> Source | list[str]:
-    """Return what CRI-O says, or in words why it does not."""
+    """Return CRI-O's configuration, or in words why there is none."""
     told = live.config if isinstance(live, CrioLive) else None
     binary = _binary(node, settings, live)
     if binary is None:
@@ -332,7 +330,7 @@ def _command(
 
 
 def _binary(node: Node, settings: EngineSettings, live: Live | None) -> str | None:
-    """Return the program that was named, else the one that runs, else the one in the node's PATH."""
+    """Return the program in the settings, else the running one, else the one in the node's PATH."""
     if settings.executable is not None:
         return settings.executable
     process = live.process if live is not None else None
@@ -342,7 +340,7 @@ def _binary(node: Node, settings: EngineSettings, live: Live | None) -> str | No
 def _said(node: Node, command: Sequence[str], *, complete: bool = True) -> Source | str:
     """Return the configuration that a program prints, or in words why there is none.
 
-    `complete`: it has what is built in, and so some runtime. `crio config` leaves that out.
+    `complete`: it includes built-in values, and so some runtime. `crio config` omits these.
     """
     words = f"`{' '.join(command)}`"
     try:

@@ -1,1 +1,1 @@
-"""Which engine and which distribution the node has, and where they keep their files."""
+"""Detection of the node's engine and distribution, and of the places of their files."""

@@ -1,10 +1,8 @@
-"""What on the node speaks for which engine and distribution. Looks, and changes nothing.
+"""Detect which engine the node runs, and which distribution installed it. Changes nothing.
 
-Which engine the node runs, and which distribution brought it, by what is seen there.
-
-The kubelet's own choice outweighs all else, then what a distribution's files name for one that does not run; then comes
-what answers on its socket, then units, programs and files.
-What stays ambiguous, or contradicts what was asked for, is an error that lists the evidence.
+The kubelet's own choice outweighs everything else, then the files of a distribution that does not run; then come
+engines that respond on their sockets, then units, programs and files. Evidence that is ambiguous, or contradicts the
+settings, is an error that lists it.
 """
 
 from __future__ import annotations
@@ -44,21 +42,21 @@ class Kind(enum.StrEnum):
 
 
 class Evidence(msgspec.Struct, frozen=True):
-    """What speaks for a row of the table (None: for an engine that no row knows). `words` is for people."""
+    """Evidence for a row of the table (None: for an engine of no row). `words` is for people."""
 
     kind: Kind
     row: Distribution | None
     words: str
     socket: str | None = None
-    """Where the engine was met, or is to be met."""
+    """Where the engine was found, or will serve."""
     process: Process | None = None
     """The process behind that socket."""
     lesser: bool = False
-    """It says nothing beside docker, which brings this along."""
+    """It does not count next to docker, whose packages include this containerd."""
 
 
 def of_kubelets(node: Node) -> tuple[Evidence, ...]:
-    """Return what the running kubelets of the node use."""
+    """Return the engines that the node's running kubelets use."""
     found = []
     for each in kubelet.running(node):
         if each.socket is None:
@@ -71,7 +69,7 @@ def of_kubelets(node: Node) -> tuple[Evidence, ...]:
 
 
 def of_options(node: Node) -> tuple[Evidence, ...]:
-    """Return what the distributions' kubelets are to use in place of the distribution's own engine, by their files."""
+    """Return the engines that distributions' files name for their kubelets instead of the distribution's own."""
     return tuple(
         Evidence(
             Kind.OPTIONS,
@@ -86,17 +84,18 @@ def of_options(node: Node) -> tuple[Evidence, ...]:
 def of_sockets(
     node: Node, settings: Settings, engines: Sequence[EngineName], *, starting: bool = True
 ) -> tuple[Evidence, ...]:
-    """Return which of these engines answer on their sockets.
+    """Return which of these engines respond on their sockets.
 
-    With `starting`, one that is starting counts as well: what the node is must not depend on who was up first.
+    With `starting`, wait for an engine that is starting, so that the result does not depend on which engine was up
+    first.
     """
-    # one deadline for all: an engine that hangs must not make the others wait for it each time
+    # one deadline for all, so that hanging engines do not add up
     deadline = machine.monotonic() + (settings.reload_timeout if starting else _ASK_SECONDS)
     found = []
     for engine in engines:
         own = settings.asked_of(engine)
         for socket in _sockets(node, engine, own):
-            # where there is no socket yet, a process may run that will serve it once it is up
+            # a running process may not have created its socket yet
             if not _is_there(node, socket) and not (starting and serving.process_of(node, engine, socket)):
                 continue
             evidence = _answer(node, engine, socket, deadline)
@@ -106,7 +105,7 @@ def of_sockets(
 
 
 def of_installations(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tuple[Evidence, ...]:
-    """Return what of these engines lies on the node: units, programs, files."""
+    """Return the units, programs and files of these engines on the node."""
     asked = EngineName.CONTAINERD in engines
     lesser = asked and _leaves_kubernetes_out(node, settings.asked_of(EngineName.CONTAINERD))
     found = []
@@ -129,7 +128,7 @@ def of_installations(node: Node, settings: Settings, engines: Sequence[EngineNam
 
 
 def _sockets(node: Node, engine: EngineName, own: EngineSettings) -> Iterator[str]:
-    """Yield where an engine may serve, each place once: the one that was asked for alone, if one was."""
+    """Yield the sockets that an engine may serve, each once: only the requested socket, if there is one."""
     if own.socket is not None:
         yield own.socket
         return
@@ -141,7 +140,7 @@ def _sockets(node: Node, engine: EngineName, own: EngineSettings) -> Iterator[st
 
 
 def _answer(node: Node, engine: EngineName, socket: str, deadline: float) -> Evidence | None:
-    """Return what was heard on a socket, None where nobody answers and nobody is about to."""
+    """Return the evidence from querying a socket, None if no engine responds in time."""
     rows = with_socket(socket)
     if rows and all(row.refused for row in rows):
         if not sockets.listens(node.root, socket):
@@ -158,7 +157,7 @@ def _answer(node: Node, engine: EngineName, socket: str, deadline: float) -> Evi
 
 
 def row_of(node: Node, socket: str, process: Process | None, engine: EngineName | None = None) -> Distribution | None:
-    """Return whose socket this is: told by the process, else by its place, else by its name."""
+    """Return the row that a socket belongs to: by the process, else by the socket's path, else by its name."""
     rows = with_socket(socket)
     engine = engine or (rows[0].engine if rows else engine_of_socket(socket))
     if engine is None:
@@ -169,23 +168,23 @@ def row_of(node: Node, socket: str, process: Process | None, engine: EngineName 
         return marked
     own = [row for row in rows if row.engine is engine]
     within = [row for row in own if process is not None and process.unit in row.units]
-    # two distributions may share a socket: the one whose folder is there has it
+    # two distributions may share a socket: prefer the one whose folder exists
     present = [row for row in own if _is_there(node, posixpath.dirname(row.config))]
     return next(iter([*within, *present, *own]), usual_row(engine))
 
 
 def _leaves_kubernetes_out(node: Node, own: EngineSettings) -> bool:
-    """Tell whether the packaged containerd has no configuration of its own that lets Kubernetes in.
+    """Tell whether the packaged containerd has no configuration, or one that disables its CRI.
 
-    docker's packages bring containerd along, without a file, or with one that switches its CRI off.
+    The containerd in docker's packages is like that.
     """
-    from toolkit_installer.documents import toml_document  # noqa: PLC0415  # a node without containerd has none
+    from toolkit_installer.documents import toml_document  # noqa: PLC0415  # only for nodes with containerd
 
     try:
         content = node.files.content(own.config or usual_row(EngineName.CONTAINERD).config)
         disabled = toml_document.parse(content).get("disabled_plugins") if content is not None else ["cri"]
     except ConfigurationError:
-        return False  # whatever it says, somebody wrote it
+        return False  # somebody wrote it, so it is used
     return isinstance(disabled, list) and any("cri" in str(plugin).split(".") for plugin in disabled)
 
 
@@ -202,7 +201,7 @@ def _is_there(node: Node, path: str) -> bool:
 
 
 def _matching(node: Node, pattern: str) -> Sequence[str]:
-    """Return the paths on the node that a pattern matches, sorted; what cannot be looked at is not there."""
+    """Return the paths on the node that match a pattern, sorted; unreadable ones are omitted."""
     try:
         return node.files.matching(pattern)
     except ConfigurationError:
@@ -215,12 +214,12 @@ _AT_WORK = (*_OF_KUBELETS, Kind.LIVE)
 
 
 def choose(seen: Sequence[Evidence], hint: str = _HINT, recorded: Collection[EngineName] = ()) -> Evidence:
-    """Return the evidence that decides: that of the strongest kind, if all of its kind speak for the same row.
+    """Return the deciding evidence: that of the strongest kind, if all of its kind name the same row.
 
-    What is refused counts only where nothing else of its kind is there (of an engine that does not run: where nothing
-    else is there at all), and docker's own containerd not beside docker. Of several engines, it is the one that is
-    `recorded`: the toolkit is installed for it, and it may be down just now.
-    Pure. Raises ConfigurationError, listing the evidence, where it decides nothing, or for a row that is refused.
+    A refused row counts only if its kind has no other row (for an engine that does not run: if no kind has one), and
+    docker's own containerd does not count next to docker. Of several engines, the `recorded` one is chosen: the toolkit
+    is installed for it, and it may be down just now. Pure. Raises ConfigurationError, listing the evidence, if it
+    decides nothing, or for a refused row.
     """
     supported = any(each.row is not None and each.row.refused is None for each in seen)
     for kind in Kind:
@@ -249,7 +248,7 @@ def _rows(found: Sequence[Evidence]) -> set[str | None]:
 
 
 def listed(seen: Sequence[Evidence]) -> str:
-    """Return the evidence in words, each once."""
+    """Return the distinct evidence in words."""
     return "; ".join(dict.fromkeys(each.words for each in seen))
 
 
@@ -275,9 +274,9 @@ def detect(
     seen: tuple[Evidence, ...] | None = None,
     recorded: Collection[EngineName] = (),
 ) -> tuple[EngineTarget, ...]:
-    """Return what is to be configured: the engines that were named, else the one that the node has. Log why.
+    """Return the engines to configure: those named in the settings, else the engine that the node has. Logs why.
 
-    `seen`: what `gather_evidence` returned, if that was asked already. `recorded`: as in `choose`. Raises
+    `seen`: the result of `gather_evidence`, if the caller has it. `recorded`: as in `choose`. Raises
     ConfigurationError.
     """
     if settings.runtimes:
@@ -287,25 +286,25 @@ def detect(
 
 
 def locate(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tuple[EngineTarget, ...]:
-    """Return where the node has these engines, which are taken as named. Log what is not as usual.
+    """Return these engines' places on the node, without questioning the choice. Logs unusual ones.
 
-    Raises ConfigurationError for one that contradicts what is on the node.
+    Raises ConfigurationError for an engine that contradicts the evidence on the node.
     """
     kubelets = of_kubelets(node) or of_options(node)
     return tuple(_logged(_named(node, settings, engine, kubelets, engines)) for engine in engines)
 
 
 def all_installed(settings: Settings, seen: tuple[Evidence, ...]) -> Iterator[EngineTarget]:
-    """Yield a target for each engine and distribution that the evidence speaks for, where none of them is at work."""
+    """Yield a target for each engine and distribution with evidence, for a node on which none of them is running."""
     found = {each.row.name: each for each in _weighed(seen) if each.row is not None and each.row.refused is None}
     for each in found.values():
         yield _target(settings, each, seen)
 
 
 def refuse_without_nri(node: Node) -> None:
-    """Raise ConfigurationError where a kubelet of the node uses docker, which asks no NRI plugin.
+    """Raise ConfigurationError if a kubelet of the node uses docker, which calls no NRI plugin.
 
-    docker's own containerd may take a plugin all the same, and asks it about none of docker's containers.
+    docker's own containerd may accept a plugin all the same, but calls it for none of docker's containers.
     """
     kubelets = of_kubelets(node) or of_options(node)
     found = [each for each in kubelets if each.row is not None]
@@ -332,9 +331,9 @@ def _named(
     kubelets: tuple[Evidence, ...],
     engines: Sequence[EngineName],
 ) -> EngineTarget:
-    """Return one of `engines`, which were asked for by name. Raises ConfigurationError for a contradiction.
+    """Return one of `engines`, which the settings name. Raises ConfigurationError for a contradiction.
 
-    What --config or --socket say is the user's own word, and contradicts nothing.
+    --config and --socket are the user's explicit choice, and contradict nothing.
     """
     asked = settings.asked_of(engine)
     if asked.config is not None:
@@ -352,7 +351,7 @@ def _named(
     seen = tuple(each for each in seen if each.row is not None and each.row.engine is engine)
     rows = {each.row.name for each in _weighed(seen) if each.row is not None}
     if not rows or (len(rows) > 1 and not any(each.kind in _OF_KUBELETS for each in seen)):
-        # where nothing speaks for it, only who is there already can contradict
+        # without evidence for it, only a running engine can contradict
         live = of_sockets(node, settings, (engine,) if rows else names(), starting=bool(rows))
         seen = (*seen, *live)
     mine = [each for each in seen if each.row is not None and each.row.engine is engine]
@@ -372,9 +371,9 @@ def _contradiction(engine: EngineName, seen: Sequence[Evidence]) -> Configuratio
 
 
 def _target(settings: Settings, found: Evidence, seen: tuple[Evidence, ...], *, named: bool = False) -> EngineTarget:
-    """Return the engine that the evidence speaks for, with its row's own places where its process does not tell them.
+    """Return the target for the evidence, with its row's own paths unless its process names others.
 
-    `named`: it was asked for by name.
+    `named`: the settings name it.
     """
     row = found.row
     assert row is not None  # noqa: S101  # choose() refuses evidence without one
@@ -389,10 +388,10 @@ def _target(settings: Settings, found: Evidence, seen: tuple[Evidence, ...], *, 
 
 
 def _told(seen: Sequence[Evidence], row: Distribution) -> bool:
-    """Tell whether a process of this row names its own file: its data may lie elsewhere than usual."""
+    """Tell whether a process of this row names its own file: its data may not be in the usual place."""
     processes = [each.process for each in seen if each.row is row and each.process is not None]
     if not processes:
         return False
-    from toolkit_installer.engines.containerd import files  # noqa: PLC0415  # a node without one needs none of it
+    from toolkit_installer.engines.containerd import files  # noqa: PLC0415  # only for nodes with containerd
 
     return any(files.config_of(process, "") for process in processes)

@@ -1,6 +1,6 @@
-"""What the kubelets of the node were told to use, whether they are processes of their own or parts of another.
+"""The engine and the cgroup driver that the node's kubelets use, standalone or embedded in a distribution's process.
 
-A distribution's kubelet that does not run now was told by the distribution's files: it uses that when it starts.
+For a distribution that does not run now, its files say which engine its kubelet will use when it starts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _ENDPOINT_FLAG = "--container-runtime-endpoint"
 _CRI_DOCKERD = "/var/run/cri-dockerd.sock"
 
 _SHIMS = ("cri-dockerd.sock", "dockershim.sock")
-"""The usual names of the sockets at which a kubelet reaches docker."""
+"""The usual names of the sockets by which a kubelet reaches docker."""
 _SHIM = "cri-dockerd"
 
 _EMBEDDED = {name: row for row in TABLE for name in row.kubelets}
@@ -39,11 +39,11 @@ _EMBEDDED = {name: row for row in TABLE for name in row.kubelets}
 
 _ENDPOINT = "container-runtime-endpoint"
 _NONE = "/dev/null"
-"""What RKE2 takes for no endpoint."""
+"""The value that means "no endpoint" to RKE2."""
 
 
 class Kubelet(msgspec.Struct, frozen=True):
-    """A kubelet of the node. `socket` is None where it names none; `told_by` says what named it."""
+    """A kubelet of the node. `socket` is None if it names none; `told_by` is the flag or file that names it."""
 
     process: Process
     socket: str | None
@@ -51,7 +51,7 @@ class Kubelet(msgspec.Struct, frozen=True):
 
 
 class Configured(msgspec.Struct, frozen=True):
-    """A kubelet of a distribution's whose files name another engine's socket than its own."""
+    """A distribution's kubelet whose files name another engine's socket than the distribution's own."""
 
     distribution: str
     socket: str
@@ -59,7 +59,7 @@ class Configured(msgspec.Struct, frozen=True):
 
 
 def configured(node: Node) -> tuple[Configured, ...]:
-    """Return which engines the distributions' files name in place of their own, whether or not they run."""
+    """Return the engines that distributions' files name instead of their own, whether they run or not."""
     found = []
     rows = [row for row in TABLE if row.kubelet_options is not None or row.kubelet_socket_flag is not None]
     commands = unit_files.commands(node, [unit for row in rows for unit in row.units])
@@ -85,7 +85,7 @@ def configured(node: Node) -> tuple[Configured, ...]:
 
 
 def _is_there(node: Node, row: Distribution) -> bool:
-    """Tell whether a distribution's program, or the file that it generates, is on this node: its options outlive it."""
+    """Tell whether a distribution's program, or its generated file, is on this node: its options outlive it."""
     with contextlib.suppress(NodeError):
         return any(node.files.status(path) is not None for path in (row.config, *row.binaries))
     return False
@@ -94,7 +94,7 @@ def _is_there(node: Node, row: Distribution) -> bool:
 def _by_flags(
     node: Node, row: Distribution, commands: Mapping[str, unit_files.Command]
 ) -> Iterator[tuple[str, str | None]]:
-    """Yield what the flags of a distribution, or the file with those of its kubelet, name."""
+    """Yield a distribution's flags, also those in its kubelet's file of flags, with the sockets that they name."""
     flag = row.kubelet_socket_flag
     for unit in row.units if flag is not None else ():
         if flag is not None and unit in commands and (value := command_line.last(commands[unit].arguments, flag)):
@@ -106,14 +106,15 @@ def _by_flags(
 
 
 def running(node: Node) -> tuple[Kubelet, ...]:
-    """Return the kubelets of the node, by PID. Those of other nodes, which may run as containers, are left out."""
+    """Return the node's kubelets, by PID. Kubelets of other nodes, which may run as containers, are omitted."""
     return tuple(_kubelet_of(node, process) for process in sorted(of_node(node), key=lambda process: process.pid))
 
 
 def reaches_docker_by_shim(node: Node) -> bool:
-    """Tell whether a kubelet of the node talks to docker through cri-dockerd, or the dockershim of older kubelets.
+    """Tell whether a kubelet of the node uses docker through cri-dockerd, or the dockershim of older kubelets.
 
-    Neither passes CDI devices on (seen with cri-dockerd 0.4.0): the container starts without them, and nothing says so.
+    Neither passes CDI devices on (seen with cri-dockerd 0.4.0): the container starts without them, and no error is
+    reported.
     """
     sockets = [each.socket for each in running(node) if each.socket is not None]
     if any(posixpath.basename(socket) in _SHIMS for socket in sockets):
@@ -123,7 +124,7 @@ def reaches_docker_by_shim(node: Node) -> bool:
 
 
 class CgroupDriver(msgspec.Struct, frozen=True):
-    """What a kubelet was told to make control groups by: `driver` is systemd or cgroupfs; `file` is its --config."""
+    """A kubelet's configured cgroup driver: `driver` is systemd or cgroupfs; `file` is its --config."""
 
     kubelet: Kubelet
     driver: str
@@ -132,9 +133,9 @@ class CgroupDriver(msgspec.Struct, frozen=True):
 
 
 def cgroup_driver(node: Node) -> CgroupDriver | None:
-    """Return the cgroup driver of the node's kubelet; None where none runs, or it is part of a distribution.
+    """Return the cgroup driver of the node's kubelet; None if no kubelet runs, or it is part of a distribution.
 
-    A distribution sets the drivers of its kubelet and of its engine by itself.
+    A distribution sets the drivers of its kubelet and its engine itself.
     """
     for process in of_node(node):
         if process.name != _KUBELET or process.hidden:
@@ -148,13 +149,13 @@ def cgroup_driver(node: Node) -> CgroupDriver | None:
 
 
 _ASKS_FROM = (1, 31)
-"""The first kubelet that takes the driver of an engine that tells it (KubeletCgroupDriverFromCRI, on by default)."""
+"""The first kubelet that uses the driver that its engine reports (KubeletCgroupDriverFromCRI, on by default)."""
 _TELLS_FROM = {EngineName.CONTAINERD: (2, 0), EngineName.CRIO: (1, 28)}
-"""The first releases that tell it, by the CRI's RuntimeConfig."""
+"""The engines' first releases that report it, by the CRI's RuntimeConfig."""
 
 
 def asks_for_cgroup_driver(node: Node, told: CgroupDriver, engine: EngineName, release: tuple[int, int] | None) -> bool:
-    """Tell whether a kubelet takes the cgroup driver of its engine, whatever it was told. Runs `kubelet --version`."""
+    """Tell whether a kubelet uses its engine's cgroup driver, whatever its own setting. Runs `kubelet --version`."""
     if release is None or release < _TELLS_FROM.get(engine, (release[0] + 1, 0)):
         return False
     try:
@@ -166,7 +167,7 @@ def asks_for_cgroup_driver(node: Node, told: CgroupDriver, engine: EngineName, r
 
 
 def of_node(node: Node) -> list[Process]:
-    """Return the processes of the node that are kubelets, or have one in them."""
+    """Return the node's processes that are kubelets, or contain one."""
     return [process for process in named(frozenset({_KUBELET, *_EMBEDDED})) if node.is_home_of(process)]
 
 
@@ -186,9 +187,9 @@ def _kubelet_of(node: Node, process: Process) -> Kubelet:
 
 
 def _visible(node: Node, process: Process) -> Process:
-    """Return a process with the command line of its unit, where it has wiped its own and is that unit's main one.
+    """Return a process with the command line of its unit, if it has wiped its own and is that unit's main process.
 
-    k3s wipes its arguments, and systemd still knows them (systemctl(1), `show --property=ExecStart`).
+    k3s wipes its arguments, and systemd still has them (systemctl(1), `show --property=ExecStart`).
     """
     if not process.hidden or process.unit is None:
         return process
@@ -196,20 +197,20 @@ def _visible(node: Node, process: Process) -> Process:
         return process
     started = node.services.property(process.unit, "ExecStart") or ""
     words = started.partition("argv[]=")[2].partition(" ;")[0].split()
-    # the unit of a snap starts a program of snapd's, which then starts this one
+    # a snap's unit starts a program of snapd, which then starts this process
     if not words or posixpath.basename(words[0]) not in (process.name, process.name.partition("-")[0]):
         return process
-    # systemd does not fill in what stands for a variable, which may hold any flag (systemd.service(5), "Command lines")
+    # systemd shows variables unexpanded, and they may hold any flag (systemd.service(5), "Command lines")
     files = unit_files.commands(node, [process.unit]).get(process.unit) if any("$" in word for word in words) else None
     words = list(files.arguments) if files is not None else words
     return msgspec.structs.replace(process, arguments=tuple(words), hidden=any("$" in word for word in words))
 
 
 def _shown(node: Node, process: Process) -> Iterator[tuple[str, str]]:
-    """Yield what a kubelet with a wiped command line shows by what it does: what it serves, and what it started.
+    """Yield evidence and socket of a kubelet with a wiped command line: it or an engine it started serves the socket.
 
-    A k3s with --docker serves the CRI itself and starts no containerd, one with an endpoint of somebody else's does
-    neither. Source: k3s-io/k3s, pkg/agent/run.go.
+    A k3s with --docker serves the CRI itself and starts no containerd; a k3s with a foreign endpoint does neither.
+    Source: k3s-io/k3s, pkg/agent/run.go.
     """
     for path in descriptors.bound(process.pid) or ():
         if posixpath.basename(path) == posixpath.basename(_CRI_DOCKERD):
@@ -219,7 +220,7 @@ def _shown(node: Node, process: Process) -> Iterator[tuple[str, str]]:
 
 
 def _told(node: Node, process: Process) -> Iterator[tuple[str, str | None]]:
-    """Yield what names the socket, and the socket, the strongest first: a flag wins over a file."""
+    """Yield the flags and files that may name the socket, with the socket, strongest first: flags win over files."""
     row = _EMBEDDED.get(process.name)
     if row is not None and row.kubelet_options is not None:
         unit = unit_files.commands(node, [process.unit]).get(process.unit) if process.unit is not None else None
@@ -248,7 +249,7 @@ def _told(node: Node, process: Process) -> Iterator[tuple[str, str | None]]:
 def _config_files(process: Process, arguments: Sequence[str]) -> list[str]:
     """Return a kubelet's configuration files, the strongest first.
 
-    The files of --config-dir are read after that of --config, in their order, and win.
+    The files of --config-dir are read after that of --config, in order, and win.
     """
     config_dir = flag_value(arguments, "--config-dir")
     dropped = _listed(process, config_dir, ".conf") if config_dir is not None else []
@@ -257,7 +258,7 @@ def _config_files(process: Process, arguments: Sequence[str]) -> list[str]:
 
 
 def cgroup_setting(kubelet: Kubelet) -> CgroupSetting | None:
-    """Return what a running kubelet was told, None where no flag and no file of its own tells it."""
+    """Return a running kubelet's cgroup setting, None if no flag and no file of its own has one."""
     process = kubelet.process
     arguments = process.arguments
     extra = [each.partition("=")[2] for each in command_line.values(arguments, "--kubelet-arg") if _CGROUP in each]
@@ -269,7 +270,7 @@ def cgroup_setting(kubelet: Kubelet) -> CgroupSetting | None:
 
 
 def cgroup_setting_in(path: str, text: str) -> CgroupSetting | None:
-    """Return the cgroup driver in the text of a kubelet's file, None where it says none. Pure."""
+    """Return the cgroup driver in the text of a kubelet's file, None if it has none. Pure."""
     name = value_in(text, "cgroupDriver")
     line = next((number for number, each in enumerate(text.splitlines(), 1) if "cgroupDriver" in each), None)
     return None if name is None else CgroupSetting(name, path, line)
@@ -279,7 +280,7 @@ _CGROUP = "cgroup-driver"
 
 
 def _chosen(arguments: Sequence[str], texts: Sequence[tuple[str, str]], of_unit: str = "") -> Iterator[tuple[str, str]]:
-    """Yield what tells k3s to use another engine than its own, and the engine's socket; nothing where nothing does.
+    """Yield the flags and options that make k3s use an engine other than its own, with that engine's socket.
 
     `texts`: its files of options with their paths, the strongest first. Flags win over files, and `docker` over
     `container-runtime-endpoint`, which is docker's own socket then. Source: k3s-io/k3s, pkg/cli/cmds/agent.go and
@@ -304,23 +305,23 @@ def _chosen(arguments: Sequence[str], texts: Sequence[tuple[str, str]], of_unit:
 
 
 _TRUE = frozenset({"true", "yes", "on", "y", "t", "1"})
-"""What YAML 1.1 and a flag of Go's take for true, in whatever case."""
+"""The values that YAML 1.1 and Go's flags parse as true, in any case."""
 
 
 def _extra_in(text: str) -> str | None:
-    """Return the endpoint among the kubelet's flags (`kubelet-arg`) of a file of options. Pure."""
+    """Return the endpoint among the kubelet's flags (`kubelet-arg`) in a file of options. Pure."""
     found = re.search(rf"""^[^#\n]*[\s"'\[,-]{_ENDPOINT}=([^"'\s#,\]]+)""", text, re.MULTILINE)
     return found[1] if found is not None else None
 
 
 def _options_file(arguments: Sequence[str], environment: Mapping[str, str], name: str, usual: str) -> str:
-    """Return k3s' file of options: as a variable or a flag says, by an absolute path, else the usual one. Pure."""
+    """Return k3s' file of options: the absolute path in a variable or flag, else the usual one. Pure."""
     named = environment.get(f"{name.upper()}_CONFIG_FILE") or command_line.last(arguments, "--config", "-c")
     return named if named is not None and posixpath.isabs(named) else usual
 
 
 def _node_text(node: Node, path: str) -> str:
-    """Return a file of the node, nothing where it cannot be read: then it says nothing."""
+    """Return a file of the node, "" if it cannot be read."""
     try:
         return (node.files.content(path) or b"").decode(errors="replace") if posixpath.isabs(path) else ""
     except ConfigurationError:
@@ -328,7 +329,7 @@ def _node_text(node: Node, path: str) -> str:
 
 
 def _node_drop_ins(node: Node, options: str) -> list[str]:
-    """Return the files of the folder beside a file of options, the one that wins first."""
+    """Return the drop-ins of a file of options, the strongest first."""
     try:
         names = node.files.list(f"{options}.d") if posixpath.isabs(options) else []
     except ConfigurationError:
@@ -337,14 +338,14 @@ def _node_drop_ins(node: Node, options: str) -> list[str]:
 
 
 def endpoint_of(arguments: tuple[str, ...]) -> str | None:
-    """Return the last --container-runtime-endpoint of a kubelet's flags, as the kubelet takes it. Pure."""
+    """Return the last non-empty --container-runtime-endpoint, as the kubelet parses its flags. Pure."""
     return next(filter(None, reversed(command_line.values(arguments, _ENDPOINT_FLAG))), None)
 
 
 def value_in(text: str, key: str) -> str | None:
-    """Return the plain value of a top-level key in a YAML or JSON text, None where there is none. Pure.
+    """Return the plain value of a top-level key in a YAML or JSON text, None if there is none. Pure.
 
-    A kubelet's file is one flat mapping where this key stands; comments do not count.
+    In a kubelet's file, this key is in one flat mapping; comments are ignored.
     """
     rest = r"""(?:[ \t]*(?:[>|][+-]?[ \t]*)?\r?\n[ \t]+|[ \t]*)["']?([^"'\s#,}>|]+)"""  # or on the line below, indented
     pattern = rf"""^(?:[{{]|[^#\n]*?[{{,])?[ \t]*["']?{re.escape(key)}["']?[ \t]*:{rest}"""
@@ -353,7 +354,7 @@ def value_in(text: str, key: str) -> str | None:
 
 
 def _text(process: Process, path: str) -> str:
-    """Return a file as the process reads it; nothing where it cannot be read: then it says nothing."""
+    """Return a file as the process sees it, "" if it cannot be read."""
     try:
         return (read_as(process, command_line.place(process, path)) or b"").decode(errors="replace")
     except NodeError:
@@ -361,7 +362,7 @@ def _text(process: Process, path: str) -> str:
 
 
 def _listed(process: Process, folder: str, ending: str | tuple[str, ...]) -> list[str]:
-    """Return the files of a folder with that ending, or one of those, by name."""
+    """Return the files of a folder with one of the endings, sorted by name."""
     root = root_of(process)
     try:
         names = sorted(os.listdir(root.outside(root.canonical(command_line.place(process, folder)))))

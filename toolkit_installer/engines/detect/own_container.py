@@ -1,8 +1,8 @@
-"""Whether what would be written is a container's own, while the node is mounted somewhere else in it.
+"""Refuse to write into the installer's own container while the node is mounted elsewhere in it.
 
-Without `--node-root`, paths are used as they are here. A container into which single folders of the node are mounted
-is configured so, and so is a bare machine. A container that was only given the node's `/` would configure itself, and
-find everything as it should be.
+Without `--node-root`, paths are used unchanged. That is right in a container into which single folders of the node are
+mounted, and on a bare machine. But a container that has only the node's `/` mounted would configure itself, and every
+check would pass.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.settings import Settings
 
 _DRIVERS = ("/run/nvidia/driver", "/driver-root")
-"""Where a driver container's `/` is mounted: a whole system as well, and not the node's."""
+"""Where a driver container's `/` is mounted: also a whole system, but not the node's."""
 _OF_ENGINES = ("merged", "rootfs")
-"""What engines call the roots of the containers that they run."""
+"""The names that engines give to the roots of their containers."""
 _REMOTE = ("nfs", "cifs", "smb", "fuse", "autofs", "ceph", "9p")
-"""File systems that may not answer: no node's `/` is one of them."""
+"""File systems that may not respond; a node's `/` is never one of them."""
 
 
 def refuse(node: Node, settings: Settings, folders: Iterable[str], driver_roots: Collection[str] = ()) -> None:
-    """Raise UsageError if one of the folders, which are to be written to, is this container's and not the node's.
+    """Raise UsageError if one of the folders to write to is this container's and not the node's.
 
-    `driver_roots` are where a driver was found: whole systems as well, and not the node's.
-    Nothing is refused where that is not certain: on a machine of its own, in a container that runs an engine (it is
-    the node, for that), where the folder is a mount, or where no other system is to be seen that the node could be.
+    `driver_roots` are the roots of the drivers that were found: also whole systems, but not the node's. Nothing is
+    refused in doubt: on a bare machine, in a container that runs an engine (it is the node, then), for a folder that is
+    a mount, or if no other system is visible that could be the node.
     """
     elsewhere = _is_inits_root_elsewhere()
     if node.whole or not (_is_marked() or elsewhere):
@@ -51,20 +51,20 @@ def refuse(node: Node, settings: Settings, folders: Iterable[str], driver_roots:
 
 
 def sees_node(node: Node) -> bool:
-    """Tell whether programs and devices that are seen here are the node's, and not those of a container."""
+    """Tell whether the visible programs and devices are the node's, and not a container's."""
     if node.whole or node.programs.root.folder != "/":
         return True
     return not (_is_marked() or _is_inits_root_elsewhere()) or _is_engines_root(node)
 
 
 def _is_engines_root(node: Node) -> bool:
-    """Tell whether an engine sees the same `/`: docker in docker, a node made of a container, a workplace."""
+    """Tell whether an engine sees the same `/`: docker in docker, a node in a container, a development container."""
     engines = processes.named(frozenset[str]().union(*PROCESS_NAMES.values()))
     return any(processes.lives_on(process, Root(node.root.folder)) for process in engines)
 
 
 def asked_for(settings: Settings) -> list[str]:
-    """Return the folders that would be written to, as far as the flags alone say."""
+    """Return the folders to write to, as far as the flags alone determine them."""
     folders = [settings.toolkit.install_dir]
     if settings.configure_engine and len(settings.runtimes) == 1:
         config = settings.asked_of(*settings.runtimes).config
@@ -73,7 +73,7 @@ def asked_for(settings: Settings) -> list[str]:
 
 
 def refuse_absent_root(settings: Settings) -> None:
-    """Raise UsageError for a `--node-root` that is no folder."""
+    """Raise UsageError if `--node-root` is not a folder."""
     if settings.node_root is not None and not os.path.isdir(settings.node_root):
         raise UsageError(
             f"--node-root {settings.node_root} is no folder here",
@@ -83,17 +83,17 @@ def refuse_absent_root(settings: Settings) -> None:
 
 
 def _is_marked() -> bool:
-    """Tell whether whoever made this container says that it is one."""
+    """Tell whether an engine has marked this system as a container."""
     return places.is_marked()
 
 
 def _is_inits_root_elsewhere() -> bool:
-    """Tell whether the first process is known to see another `/` than this one."""
+    """Tell whether PID 1 is known to see another `/`."""
     return places.sees_inits_root_elsewhere()
 
 
 def _is_on_own_root(node: Node, folder: str) -> bool:
-    """Tell whether a folder, or where it would be made, is on the very mount that `/` is on."""
+    """Tell whether a folder, or its nearest existing parent, is on the same mount as `/`."""
     place = node.files.canonical(folder)
     while not os.path.isdir(place):
         place = posixpath.dirname(place)
@@ -105,8 +105,8 @@ def _is_on_own_root(node: Node, folder: str) -> bool:
 
 
 def _systems(settings: Settings, driver_roots: Collection[str]) -> Iterator[str]:
-    """Yield where another whole system is mounted, the likelier places for a node's first."""
-    # a driver's root may be the node's own: then it is where the node is
+    """Yield the mount points of other whole systems, the likelier ones for a node first."""
+    # a driver's root may be the node's own `/`, mounted at the host root
     asked = (settings.toolkit.driver_root_ctr_path, settings.toolkit.driver_root)
     spared = {*_DRIVERS, *asked, *driver_roots} - {settings.host_root}
     found = [place for place in _mounts() if place not in spared and _is_system(place)]
@@ -114,7 +114,7 @@ def _systems(settings: Settings, driver_roots: Collection[str]) -> Iterator[str]
 
 
 def _mounts() -> list[str]:
-    """Return where something is mounted, but for `/` itself."""
+    """Return the mount points that may be a node's `/`, without `/` itself."""
     return [
         each.place
         for each in places.own_table()
@@ -123,5 +123,5 @@ def _mounts() -> list[str]:
 
 
 def _is_system(place: str) -> bool:
-    """Tell whether a whole system is seen at a place."""
+    """Tell whether a whole system is visible at a path."""
     return places.is_system(place)

@@ -1,12 +1,10 @@
-"""Where each distribution keeps its engine: one ordered table.
+"""The table of distributions, and a parser for the systemd units that start their engines, running or not.
 
-A row is found by its probes. Rows of the same engine that share a socket are told apart by their `marks`; a row that
-stands earlier is asked first. Sources: the distributions' own documentation and code (docs/detection.md).
+A row is found by its probes. Rows of the same engine that share a socket are distinguished by their `marks`; earlier
+rows are probed first. Sources: the distributions' own documentation and code (docs/detection.md).
 
-What the files of a systemd unit say of the command that it starts and of its environment, also while it is down.
-
-Source: systemd.syntax(7), systemd.service(5) ("Command lines") and systemd.exec(5) ("Environment"). Specifiers are left
-as they are, and so are variables that no file sets.
+The parser returns a unit's command and environment. Source: systemd.syntax(7), systemd.service(5) ("Command lines") and
+systemd.exec(5) ("Environment"). Specifiers stay unexpanded, and so do variables that no file sets.
 """
 
 from __future__ import annotations
@@ -26,7 +24,7 @@ from toolkit_installer.settings import EngineName
 
 TABLE: tuple[Distribution, ...] = (
     *DISTRIBUTIONS,
-    # docker brings a containerd along, and is looked at after all others
+    # docker's packages include a containerd, so docker comes after all others
     *(row for each in sorted(ENGINES, key=lambda each: each.name is EngineName.DOCKER) for row in each.distributions),
 )
 
@@ -39,41 +37,41 @@ UNIT_FOLDERS = (
     "/usr/lib/systemd/system",
     "/lib/systemd/system",
 )
-"""Where units lie (systemd.unit(5), "Unit File Load Path")."""
+"""The folders of unit files (systemd.unit(5), "Unit File Load Path")."""
 
 
 def with_marks(words: str, engine: EngineName | None = None) -> Distribution | None:
-    """Return the row that a process's executable and arguments tell of, None if they tell of none."""
+    """Return the row whose marks a process's executable and arguments contain, None if there is none."""
     rows = (row for row in TABLE if engine in (None, row.engine))
     return next((row for row in rows if any(mark in words for mark in row.marks)), None)
 
 
 def with_socket(socket: str) -> tuple[Distribution, ...]:
-    """Return the rows that serve this socket, in the table's order; those that are configured alone, if there are."""
+    """Return the rows with this socket, in the table's order; without refused ones, unless all are refused."""
     rows = tuple(row for row in TABLE if row.serves(socket))
     return tuple(row for row in rows if row.refused is None) or rows
 
 
 def engine_of_socket(socket: str) -> EngineName | None:
-    """Return the engine that a socket is usually named after, wherever it lies; None where the name does not tell."""
+    """Return the engine that a socket is usually named after, in any folder; None if the name is unknown."""
     name = plain(socket).rpartition("/")[2]
     return next((each.name for each in ENGINES if name in each.socket_names), None)
 
 
 _PREFIXES = "@-:+!|"
-"""Before an executable's path they change how it is started."""
+"""Prefixes of an executable's path that change how it is started."""
 _VARIABLE = lazy.pattern(r"\$(?:\{(?P<braced>\w+)\}|(?P<word>\w+)\Z)")
 
 
 class Command(msgspec.Struct, frozen=True):
-    """The words of a unit's ExecStart, variables filled in, and the variables that its files set."""
+    """The words of a unit's ExecStart, with variables expanded, and the variables that its files set."""
 
     arguments: tuple[str, ...]
     environment: dict[str, str]
 
 
 def commands(node: Node, units: Iterable[str]) -> dict[str, Command]:
-    """Return what units start, by their names; without those that have no files here or start nothing."""
+    """Return the units' commands, by unit name; units without files here or without a command are omitted."""
     folders = {folder: frozenset(_listed(node, folder)) for folder in UNIT_FOLDERS}
     found = {unit: _command(node, unit, folders) for unit in units}
     return {unit: command for unit, command in found.items() if command is not None}
@@ -97,7 +95,7 @@ def _command(node: Node, unit: str, folders: Mapping[str, frozenset[str]]) -> Co
 
 
 def _settings(node: Node, unit: str, folders: Mapping[str, frozenset[str]]) -> Iterator[tuple[str, str]]:
-    """Yield the assignments of a unit's file and then of its drop-ins, in the order in which systemd reads them."""
+    """Yield the assignments of a unit's file and then of its drop-ins, in systemd's reading order."""
     main = [posixpath.join(folder, unit) for folder, names in folders.items() if unit in names][:1]
     dropped: dict[str, str] = {}
     for place in (f"{folder}/{unit}.d" for folder, names in folders.items() if f"{unit}.d" in names):
@@ -113,7 +111,7 @@ def _settings(node: Node, unit: str, folders: Mapping[str, frozenset[str]]) -> I
 
 
 def _filled_in(word: str, environment: dict[str, str]) -> list[str]:
-    """Return a word with its variables filled in: `$NAME` alone is split at its blanks, `${NAME}` never is."""
+    """Return a word with its variables expanded: `$NAME` alone is split at blanks, `${NAME}` never is."""
     found = _VARIABLE.fullmatch(word)
     if found is not None and found["word"] in environment:
         return environment[found["word"]].split()
@@ -125,7 +123,7 @@ def _assignments(words: Iterator[str] | list[str]) -> dict[str, str]:
 
 
 def _words(text: str, *, comments: bool = False) -> list[str]:
-    """Return the words of a line as systemd splits them; none of one with a quote that does not end."""
+    """Return the words of a line as systemd splits them; none for an unterminated quote."""
     import shlex  # noqa: PLC0415  # most nodes have none of these units
 
     try:
@@ -135,7 +133,7 @@ def _words(text: str, *, comments: bool = False) -> list[str]:
 
 
 def _text(node: Node, path: str) -> str:
-    """Return a file's text, nothing where it cannot be read: then it says nothing."""
+    """Return a file's text, "" if it cannot be read."""
     try:
         return (node.files.content(path) or b"").decode(errors="replace") if posixpath.isabs(path) else ""
     except ConfigurationError:

@@ -1,7 +1,7 @@
-"""Starts one short container through each of some handlers of docker, from an image that is made here.
+"""Run one short container through each of some handlers of docker, from an image that is built here.
 
-The image holds one file, a static program that waits for ever; nothing is pulled, and the container has no network. All
-is removed again, and so is what a killed run left.
+The image contains one file, a static program that waits for ever; nothing is pulled, and the container has no network.
+Containers and image are removed again, and so are those of a killed run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _LABEL = "toolkit-installer.canary"
 _PROGRAM = "canary"
 _ADDRESS = 0x400000
-"""Where the program is loaded: where linkers put programs that cannot be moved."""
+"""The program's load address: the usual one for executables that cannot be relocated."""
 _WAITING = {
     # mov eax, 34 (pause); syscall; jmp to the first
     "x86_64": (62, bytes.fromhex("b822000000 0f05 ebf7")),
@@ -39,36 +39,36 @@ _WAITING = {
 
 
 def program(machine: str) -> bytes | None:
-    """Return an executable that waits until it is killed, for a machine as uname has it; None: unknown. Pure."""
+    """Return an executable that waits until it is killed, for a machine as in uname; None: unknown machine. Pure."""
     if machine not in _WAITING:
         return None
     number, code = _WAITING[machine]
-    start = 64 + 56  # of ELF's own header, and of one of a program
+    start = 64 + 56  # the sizes of the ELF header and of one program header
     size = start + len(code)
     identity = b"\x7fELF" + bytes([2, 1, 1]) + bytes(9)  # 64 bits, little-endian, version 1
     header = struct.pack("<HHIQQQIHHHHHH", 2, number, 1, _ADDRESS + start, 64, 0, 0, 64, 56, 1, 64, 0, 0)
-    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, _ADDRESS, _ADDRESS, size, size, 0x1000)  # to load, read and run
+    segment = struct.pack("<IIQQQQQQ", 1, 5, 0, _ADDRESS, _ADDRESS, size, size, 0x1000)  # PT_LOAD, read and execute
     return identity + header + segment + code
 
 
 def try_handlers(root: Root, path: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
     """Start a short container through each handler, with the dockerd on the node's socket.
 
-    Raises NoAnswerError, Stopped. Of what the parameters mean, Adapter.try_handlers tells.
+    Raises NoAnswerError, Stopped. For the parameters, see Adapter.try_handlers.
     """
     place_of_socket(root, path)
     if (executable := program(os.uname().machine)) is None:
         return Trials({}, f"there is no program for a {os.uname().machine} to try them with")
     log.listen()
-    import docker.errors  # noqa: PLC0415  # what most runs can do without
+    import docker.errors  # noqa: PLC0415  # most runs do not need it
     import requests.exceptions  # noqa: PLC0415
     import urllib3.exceptions  # noqa: PLC0415
 
     try:
         with reachable(root, path) as name, interruptible(), limited(seconds):
-            # what containers are made of differs by version: dockerd is asked for its own
+            # container configurations differ by API version: negotiate dockerd's own
             client = docker.APIClient(base_url=f"unix://{name}", version="auto", timeout=max(1, round(seconds)))
-            client.trust_env = False  # as in client.info
+            client.trust_env = False  # as in client.py
             with contextlib.closing(client):
                 return _tried(client, executable, docker.errors.APIError, handlers)
     except (OSError, docker.errors.DockerException, requests.exceptions.RequestException) as error:
@@ -82,24 +82,24 @@ def _tried(
     refusal: type[Exception],
     handlers: Mapping[str, bool],
 ) -> Trials:
-    """Try the handlers; `refusal` is what the SDK raises for what dockerd refuses."""
+    """Try the handlers; `refusal` is the SDK's exception for requests that dockerd refuses."""
     try:
         with _image(client, executable) as image:
             canary = _Canary(client, image, refusal)
             faults = {each: canary.fault(each, shows_gpus=shown) for each, shown in handlers.items()}
-    except refusal as error:  # of the image, or of what an earlier run left
+    except refusal as error:  # from the image, or from removing an earlier run's containers
         return Trials({}, _words(error))
     return Trials({each: fault for each, fault in faults.items() if fault})
 
 
 def _words(error: Exception) -> str:
-    """Return dockerd's own words in what the SDK raises."""
+    """Return dockerd's own message from an exception of the SDK."""
     return str(getattr(error, "explanation", None) or error)
 
 
 @contextlib.contextmanager
 def _image(client: docker.APIClient, executable: bytes) -> Iterator[str]:
-    """Yield the ID of an image with this program; it goes again, with all containers of its kind."""
+    """Yield the name of an image with this program; remove it afterwards, with all canary containers."""
     archive = io.BytesIO()
     with tarfile.open(fileobj=archive, mode="w") as written:
         member = tarfile.TarInfo(_PROGRAM)
@@ -126,7 +126,7 @@ class _Canary:
         self._refusal = refusal
 
     def fault(self, handler: str, *, shows_gpus: bool) -> str:
-        """Return what is wrong with the handler, in dockerd's words; empty: nothing."""
+        """Return why the handler does not work, in dockerd's words; empty if it works."""
         container = ""
         try:
             container = self._client.create_container(
@@ -146,7 +146,7 @@ class _Canary:
 
 
 def _wrong(state: Mapping[str, Any], *, shows_gpus: bool) -> str:
-    """Return what is wrong with a container that was started."""
+    """Return why a started container does not work, empty if it works."""
     if not state["Running"]:
         return f"the container ended at once, with status {state['ExitCode']}: {state['Error']}".rstrip(": ")
     return canaries.without_gpus(int(state["Pid"])) if shows_gpus else ""

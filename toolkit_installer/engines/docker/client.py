@@ -1,6 +1,6 @@
-"""Asks dockerd what it runs with, through the docker SDK.
+"""Query dockerd through the docker SDK, and refuse dockers that are not the node's own.
 
-Dockers that are not the node's own: refused by name, or only configured where their file is named.
+Snaps and Docker Desktop are always refused; rootless docker unless the user names its file or socket.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 
 
 _LIMIT = 16 << 20
-"""Bytes of an answer."""
+"""Bytes of a response."""
 
 
 def info(root: Root, path: str, seconds: float) -> dict[str, Any]:
-    """Return the answer of `GET /info` on the node's socket. Raises NoAnswerError, Stopped."""
+    """Return the response of `GET /info` on the node's socket. Raises NoAnswerError, Stopped."""
     place_of_socket(root, path)
-    # the SDK and what it brings take longer to import than all the rest: only where there is something to ask
+    # the SDK takes longer to import than everything else: only if there is a socket to query
     log.listen()
     import docker.constants  # noqa: PLC0415
     import docker.errors  # noqa: PLC0415
@@ -43,13 +43,13 @@ def info(root: Root, path: str, seconds: float) -> dict[str, Any]:
 
     try:
         with reachable(root, path) as name, interruptible(), limited(seconds):
-            # any version does: the answer is asked for without one, as "auto" would read another answer whole before
+            # any version works: the request has none, and "auto" would first read another response without limit
             client = docker.APIClient(
                 base_url=f"unix://{name}",
                 version=docker.constants.DEFAULT_DOCKER_API_VERSION,
                 timeout=max(1, round(seconds)),
             )
-            client.trust_env = False  # neither a proxy nor a password of ours is for the node's own socket
+            client.trust_env = False  # no proxy or password of ours applies to the node's socket
             try:
                 answer = _bounded(client.get(f"{client.base_url}/info", stream=True, timeout=max(1, round(seconds))))
             finally:
@@ -61,7 +61,7 @@ def info(root: Root, path: str, seconds: float) -> dict[str, Any]:
 
 
 def _bounded(response: requests.Response) -> dict[str, Any]:
-    """Return the JSON object of an answer. Raises OSError, also for one that is larger than any, or is none."""
+    """Return the JSON object of a response. Raises OSError, also if it exceeds the limit or is no JSON object."""
     with response:
         response.raise_for_status()
         body = bytearray()
@@ -74,7 +74,7 @@ def _bounded(response: requests.Response) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise OSError("its answer is not JSON") from error
     if not isinstance(answer, dict):
-        raise OSError("its answer is not an object")  # of whoever answers, not of a caller
+        raise OSError("its answer is not an object")  # the server's fault, not a caller's
     return answer
 
 
@@ -85,7 +85,7 @@ _ROOTLESS_CONFIG = "docker/daemon.json"
 
 
 def refuse(node: Node, target: EngineTarget, socket: str, config: str, live: Live | None) -> None:
-    """Raise ConfigurationError for a docker whose containers could not run the toolkit, or that is somebody else's."""
+    """Raise ConfigurationError for a docker whose containers could not run the toolkit, or that belongs to a user."""
     process = live.process if live is not None else None
     answer = live if isinstance(live, DockerLive) else None
     places = {place: node.files.canonical(place) for place in (config, socket)}
@@ -111,9 +111,9 @@ def refuse(node: Node, target: EngineTarget, socket: str, config: str, live: Liv
 
 
 def config_of(process: Process) -> str | None:
-    """Return the daemon.json of a rootless dockerd, None where it cannot be told.
+    """Return the daemon.json of a rootless dockerd, None if unknown.
 
-    It lies in the user's own configuration folder, as the XDG Base Directory specification has it.
+    It lies in the user's configuration folder, as defined by the XDG Base Directory specification.
     """
     variables = processes.environment(process)
     home = variables.get("HOME")

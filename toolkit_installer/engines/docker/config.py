@@ -1,14 +1,10 @@
-"""CDI in dockerd: `features.cdi` of daemon.json, and what a running dockerd makes of it.
+"""docker's daemon.json: the handlers and CDI in it, and the contents that dockerd would refuse. Pure.
 
-Seen on 20.10, 26 and 28: dockerd looks at it when it starts, and no signal changes it; `/info` names the folders of
-CDI specifications where it is on, and none where it is off; before 25.0 the key is taken, and means nothing.
+CDI (seen on 20.10, 26 and 28): dockerd reads `features.cdi` when it starts, and no signal changes it; `/info` lists the
+folders of CDI specifications if CDI is on, and none if it is off; before 25.0 the key is accepted and has no effect.
 
-docker's daemon.json: what it says with us and without us. Pure.
-
-What dockerd refuses in a daemon.json although the text is in order. Pure.
-
-`dockerd --validate` (from 23.0 on) knows only some of it: tried on 26.1 and 28.5, it takes a second `runc` and a
-default that does not exist, and the daemon then rejects the reload, and exits at its next start.
+`dockerd --validate` (from 23.0 on) finds only some faults of a well-formed file: tried on 26.1 and 28.5, it accepts a
+second `runc` and a default that does not exist; the daemon then rejects the reload, and exits at its next start.
 """
 
 from __future__ import annotations
@@ -40,27 +36,27 @@ from toolkit_installer.engines.target import Handler
 from toolkit_installer.errors import ConfigurationError
 
 _FIRST = 25
-"""The first major release of dockerd that knows CDI."""
+"""The first major release of dockerd that supports CDI."""
 _FLAG = "--feature"
 _NAME = "cdi"
 
 
 class DockerLive(Live, frozen=True):
-    """What a running dockerd says of itself."""
+    """The state that a running dockerd reports."""
 
     cdi: bool = False
-    """It looks for CDI specifications."""
+    """It reads CDI specifications."""
     rootless: bool = False
     system: str = ""
-    """The operating system that it says to run on."""
+    """The operating system that it reports."""
 
     def refuse_signal(self, content: bytes | None, seen: bytes | None = None) -> None:
-        """Raise ConfigurationError for a default runtime that this dockerd loses at a SIGHUP, and dies of. Pure."""
+        """Raise ConfigurationError for a default runtime that this dockerd loses at a SIGHUP, which kills it. Pure."""
         refuse_signal(content or b"", self, seen)
 
 
 class CdiSwitch(msgspec.Struct, frozen=True):
-    """What is to be done about CDI. `write`: `features.cdi` belongs into daemon.json."""
+    """How to turn CDI on. `write`: `features.cdi` must be in daemon.json."""
 
     write: bool = False
     notes: tuple[str, ...] = ()
@@ -68,10 +64,10 @@ class CdiSwitch(msgspec.Struct, frozen=True):
 
 
 def cdi_switch(live: Live | None, *, asked: bool, restarts: bool) -> CdiSwitch:
-    """Return what is to be done. Pure. `restarts`: systemd was named as the way to reload.
+    """Return how to turn CDI on. Pure. `restarts`: the settings choose a reload by systemd.
 
-    Raises ConfigurationError where dockerd's command line has features, and CDI is not among them: dockerd takes no
-    file that names them too.
+    Raises ConfigurationError if dockerd's command line has features, and CDI is not among them: dockerd refuses a file
+    that repeats the flag.
     """
     if not asked:
         return CdiSwitch()
@@ -106,25 +102,25 @@ RUNTIMES: Path = ("runtimes",)
 DEFAULT: Path = ("default-runtime",)
 FEATURES: Path = ("features",)
 CDI: Path = (*FEATURES, "cdi")
-"""Whether containers get devices by CDI: dockerd 25.0 and later, on where nothing is said from 28.2 on."""
+"""Whether containers get devices by CDI: dockerd 25.0 and later; on by default from 28.2 on."""
 _RUNC_TYPES = "io.containerd.runc."
-"""How the types of containerd's shims begin that run an OCI runtime of runc's kind."""
+"""The prefix of the types of containerd's shims that run an OCI runtime of runc's kind."""
 
 CONFLICTING_FLAGS = {
     "--add-runtime": "a reload takes away what it adds (tried on 20.10, 26 and 28)",
     "--default-runtime": "the same directive in this file would stop its next start",
 }
-"""Flags of dockerd that do not go together with what we write, and why."""
+"""Flags of dockerd that conflict with the keys that we write, and why."""
 
 
 def _executable(entry: Any) -> str | None:
-    """Return what a runtime runs; one with a `runtimeType` names it as containerd's shim does."""
+    """Return a runtime's executable; an entry with a `runtimeType` names it as containerd's shim does."""
     path = entry.get("path") or lookup(entry, ("options", "BinaryName")) if isinstance(entry, dict) else None
     return path if isinstance(path, str) else None
 
 
 def _is_low_level(entry: Any) -> bool:
-    """Tell whether what a runtime runs is of runc's kind: a `path` is, and a `runtimeType` if it is one of runc's."""
+    """Tell whether a runtime is of runc's kind: one with a `path` is, and one with a `runtimeType` of runc's."""
     return isinstance(entry, dict) and str(entry.get("runtimeType") or _RUNC_TYPES).startswith(_RUNC_TYPES)
 
 
@@ -132,7 +128,7 @@ SHAPE = Shape(RUNTIMES, DEFAULT, _executable, others=(CDI,), is_low_level=_is_lo
 
 
 def parse_checked(content: bytes) -> Table:
-    """Parse daemon.json and check the types of what we touch. Raises DocumentError, ConfigurationError with a line."""
+    """Parse daemon.json and check the types of our keys. Raises DocumentError, ConfigurationError with a line."""
     document = json_document.parse(content)
     for path in (RUNTIMES, DEFAULT, FEATURES):
         _refuse_other_case(document, path, content)
@@ -147,7 +143,7 @@ def parse_checked(content: bytes) -> Table:
 
 
 def _refuse_other_case(document: Table, path: Path, content: bytes) -> None:
-    """Raise ConfigurationError for a key that dockerd takes for the one at `path`: it ignores case.
+    """Raise ConfigurationError for a key that dockerd, which ignores case, takes for the one at `path`.
 
     Tried on 20.10, 26 and 28: they merge an empty "Runtimes" with "runtimes", and a "Path" replaces a "path".
     """
@@ -165,7 +161,7 @@ _KINDS = {dict: "an object", str: "a string", bool: "true or false"}
 
 
 def _check(document: Table, path: Path, kind: type, content: bytes, spared: tuple[Any, ...] = (ABSENT, None)) -> None:
-    """Raise ConfigurationError for a value that is there and of another type. `spared`: what counts as not there."""
+    """Raise ConfigurationError for a value of another type. `spared`: the values that count as missing."""
     value = lookup(document, path)
     if value not in spared and not isinstance(value, kind):
         raise ConfigurationError(
@@ -182,16 +178,16 @@ def without_us(
     before: bytes | None = None,
     handlers: Collection[str] = (),
 ) -> tuple[bytes, tuple[str, ...]]:
-    """Return the text without what is ours, and what others did to ours. `before` is the text from before us."""
+    """Return the text without our values, and others' changes to them. `before` is the text from before us."""
     document = parse_checked(content)
     changes, left = strip(document, SHAPE, ownership, toolkit_folder, json_document.parse(before or b""), handlers)
     return json_document.edit(content, changes), left
 
 
 def recognised(content: bytes, toolkit_folder: str) -> Ownership:
-    """Return what is ours though no receipt says so: beside our runtimes, the map that was made for them.
+    """Return our values that are identified without a receipt: besides our runtimes, the table created for them.
 
-    Raises as `parse_checked` does.
+    Raises the errors of `parse_checked`.
     """
     if not ours(parse_checked(content), SHAPE, toolkit_folder):
         return Ownership()
@@ -201,9 +197,9 @@ def recognised(content: bytes, toolkit_folder: str) -> Ownership:
 def with_us(
     base: bytes, handlers: Sequence[Handler], default: str | None, *, cdi: bool = False
 ) -> tuple[bytes, Ownership]:
-    """Return `base` with the handlers registered (`default` as the default, CDI on), and what of it is ours.
+    """Return `base` with the handlers registered (`default` as the default, CDI on), and our ownership of it.
 
-    Raises as `parse_checked` does.
+    Raises the errors of `parse_checked`.
     """
     document = parse_checked(base)
     changes: list[Change] = [
@@ -222,16 +218,16 @@ def with_us(
 
 
 def with_chosen_default(text: bytes, present: bytes, ownership: Ownership, handlers: Collection[str]) -> bytes:
-    """Return `text` with the default that somebody else chose in `present`, if that is one of our handlers.
+    """Return `text` with the default that an administrator chose in `present`, if that is one of our handlers.
 
-    It is none of ours, and goes with the handler. Raises DocumentError.
+    It is not ours, and is removed with the handler. Raises DocumentError.
     """
     chosen = chosen_default(json_document.parse(present), SHAPE, ownership, handlers)
     return text if chosen is None else json_document.edit(text, [Set(DEFAULT, chosen)])
 
 
 def told_when_gone(content: bytes, base: bytes) -> tuple[str, ...]:
-    """Return what there is to say once `base` stands where `content` did."""
+    """Return messages about replacing `content` with `base`."""
     before, after = (lookup(json_document.parse(text), CDI) for text in (content, base))
     if before is True and after is not True:
         return ("a dockerd that was restarted with features.cdi keeps CDI on until its next restart",)
@@ -239,10 +235,10 @@ def told_when_gone(content: bytes, base: bytes) -> tuple[str, ...]:
 
 
 def explicit(content: bytes) -> bytes:
-    """Return the text with `runtimes` and `default-runtime` named in any case.
+    """Return the text with `runtimes` and `default-runtime` present.
 
-    A SIGHUP does not take back keys that are gone from the file, and one on a file with only one of the two has
-    crashed dockerd 20.10: it is only ever signalled on a file that names both.
+    A SIGHUP does not undo keys that are missing from the file, and a SIGHUP on a file with only one of the two has
+    crashed dockerd 20.10: it is signalled only on a file that has both.
     """
     document = parse_checked(content)
     changes: list[Change] = []
@@ -254,13 +250,13 @@ def explicit(content: bytes) -> bytes:
 
 
 def is_explicit(content: bytes) -> bool:
-    """Tell whether the text names both keys that a signal takes over."""
+    """Tell whether the text has both keys that a signal reloads."""
     document = json_document.parse(content)
     return document.get("runtimes") is not None and bool(document.get("default-runtime"))
 
 
 def served(content: bytes) -> tuple[dict[str, str], str]:
-    """Return the runtimes (name to path) and the default that a dockerd with this file should show."""
+    """Return the runtimes (name to path) and the default that a dockerd with this file should report."""
     document = json_document.parse(content)
     runtimes = document.get("runtimes") or {}
     paths = {name: path for name, entry in runtimes.items() if (path := _executable(entry)) is not None}
@@ -268,7 +264,7 @@ def served(content: bytes) -> tuple[dict[str, str], str]:
 
 
 def flag_conflicts(arguments: Sequence[str]) -> list[str]:
-    """Return the flags on dockerd's command line that collide with the keys that we write."""
+    """Return the flags on dockerd's command line that conflict with the keys that we write."""
     return [flag for flag in CONFLICTING_FLAGS if any(word.partition("=")[0] == flag for word in arguments)]
 
 
@@ -301,9 +297,9 @@ _CGROUP_OPTION = "native.cgroupdriver="
 
 
 _KEEPS_ALIASES = (25, 0)
-"""The first release of dockerd that has its own aliases of runc after any SIGHUP (moby's daemon/reload_unix.go)."""
+"""The first release of dockerd that keeps its own aliases of runc after any SIGHUP (moby's daemon/reload_unix.go)."""
 _TAKES_MARK = 23
-"""The first major release of dockerd that reads past a byte order mark."""
+"""The first major release of dockerd that accepts a byte order mark."""
 _LISTS = {
     "add-runtime": "runtimes",
     "authorization-plugin": "authorization-plugins",
@@ -322,14 +318,14 @@ _LISTS = {
     "registry-mirror": "registry-mirrors",
     "storage-opt": "storage-opts",
 }
-"""Flags that may be repeated, and their keys in daemon.json; all others are called alike (dockerd(8))."""
+"""Flags that may be repeated, and their keys in daemon.json; all other flags equal their keys (dockerd(8))."""
 _SHORT = {"D": "debug", "G": "group", "H": "hosts", "l": "log-level", "p": "pidfile", "s": "storage-driver"}
 
 
 def refuse(content: bytes, seen: bytes | None = None) -> None:
-    """Raise ConfigurationError for what dockerd does not take. It has been checked for its types.
+    """Raise ConfigurationError for a checked text that dockerd would refuse.
 
-    The line is the one in `seen`: the text as it stands there, where `content` is the one to come.
+    The error's line is the line in `seen`, the file's current content; `content` is the future one.
     """
     seen = content if seen is None else seen
     document = json_document.parse(content)
@@ -344,7 +340,7 @@ def refuse(content: bytes, seen: bytes | None = None) -> None:
 def takes(content: bytes) -> bool:
     """Tell whether dockerd would start with this text, which `parse_checked` or `refuse` has refused.
 
-    It takes a key that stands twice, or in other letters, and merges what they say.
+    It accepts a key that occurs twice, or in another case, and merges the values.
     """
     try:
         document = json.loads(content.removeprefix(codecs.BOM_UTF8) or b"{}", object_pairs_hook=_merged)
@@ -359,7 +355,7 @@ def takes(content: bytes) -> bool:
 
 
 def _merged(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return an object as dockerd reads it: Go takes a key in any case, and merges objects under the same key."""
+    """Return an object as dockerd reads it: Go ignores a key's case, and merges objects under the same key."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         key = name.lower() if name.lower() in ("runtimes", "default-runtime", "path") else name
@@ -369,17 +365,17 @@ def _merged(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _may_be_a_shim(name: str) -> bool:
-    """Tell whether dockerd looks a runtime of that name up only when a container asks for it."""
+    """Tell whether dockerd searches for a runtime of that name only when a container needs it."""
     return "." in name or "/" in name
 
 
 def deadly_default(content: bytes, release: tuple[int, int] | None) -> str | None:
-    """Return the default runtime of which a dockerd dies that is signalled on this text; None: it survives.
+    """Return the default runtime that would kill a dockerd at a SIGHUP on this text; None: it survives.
 
-    A SIGHUP on a text that names `runtimes`, as all do that it is sent on, replaces all runtimes that dockerd has. Up
-    to 24.0 those go with them that dockerd registered itself when it started, `io.containerd.runc.v2` and
-    `io.containerd.runtime.v1.linux`, and a default that is not there any more ends it by a panic. Tried: 20.10 dies, 26
-    and 28 keep every name. `release` is None where it is not known: then it is taken for an old one.
+    A SIGHUP is sent only on a text that has `runtimes`, and replaces all runtimes that dockerd has. Up to 24.0 that
+    also removes the runtimes that dockerd registered itself at its start, `io.containerd.runc.v2` and
+    `io.containerd.runtime.v1.linux`, and a default that no longer exists makes it panic. Tried: 20.10 dies, 26 and 28
+    keep every name. `release` is None if unknown: then it counts as an old one.
     """
     document = json_document.parse(content)
     default = document.get("default-runtime") or BUILT_IN
@@ -389,7 +385,7 @@ def deadly_default(content: bytes, release: tuple[int, int] | None) -> str | Non
 
 
 def refuse_signal(content: bytes, live: Live, seen: bytes | None = None) -> None:
-    """Raise ConfigurationError for a text on which the running dockerd dies of a SIGHUP; `seen` as in `refuse`."""
+    """Raise ConfigurationError for a text on which a SIGHUP kills the running dockerd; `seen` as in `refuse`."""
     default = deadly_default(content, live.release)
     if default is not None:
         raise ConfigurationError(
@@ -401,7 +397,7 @@ def refuse_signal(content: bytes, live: Live, seen: bytes | None = None) -> None
 
 
 def refuse_mark(content: bytes, version: str) -> None:
-    """Raise ConfigurationError for a byte order mark before a dockerd that takes none: 20.10 does not, 26 and 28 do."""
+    """Raise ConfigurationError for a byte order mark if this dockerd refuses it: 20.10 does, 26 and 28 do not."""
     first = version.partition(".")[0]
     if content.startswith(codecs.BOM_UTF8) and first.isascii() and first.isdigit() and int(first) < _TAKES_MARK:
         raise ConfigurationError(
@@ -412,7 +408,7 @@ def refuse_mark(content: bytes, version: str) -> None:
 
 
 def refuse_conflicts(content: bytes, arguments: Sequence[str], seen: bytes | None = None) -> None:
-    """Raise ConfigurationError for a key that the running dockerd was given as a flag, too; `seen` as in `refuse`."""
+    """Raise ConfigurationError for a key that the running dockerd also has as a flag; `seen` as in `refuse`."""
     seen = content if seen is None else seen
     document = json_document.parse(content)
     for word in arguments[1:]:
@@ -429,7 +425,7 @@ def refuse_conflicts(content: bytes, arguments: Sequence[str], seen: bytes | Non
 
 
 def flags(arguments: Sequence[str]) -> list[str]:
-    """Return the arguments of a running dockerd but for its program and its --config-file."""
+    """Return the arguments of a running dockerd without its program and its --config-file."""
     kept: list[str] = []
     words = iter(arguments[1:])
     for word in words:

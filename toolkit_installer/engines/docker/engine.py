@@ -1,4 +1,4 @@
-"""docker: one JSON file, whose text config.py edits, reloaded by SIGHUP on explicit values."""
+"""docker's adapter: one JSON file, which config.py edits, reloaded by SIGHUP on explicit values."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ class Docker(Adapter[Inspection]):
     name = EngineName.DOCKER
 
     def has_role(self, role: str) -> bool:
-        """Tell whether docker has a file of that role."""
+        """Tell whether docker has a file with that role."""
         return role == ROLE
 
     def may_be(self, role: str, name: str) -> bool:
-        """Tell whether a file of that role is usually called like `name`."""
+        """Tell whether a file with that role usually has a name like `name`."""
         return self.has_role(role) and ".json" in name
 
     def inspect(self, node: Node, target: EngineTarget) -> Inspection:
-        """Read daemon.json and ask dockerd. Raises ConfigurationError."""
+        """Read daemon.json and query dockerd. Raises ConfigurationError."""
         socket = target.socket or SOCKET
         live, silence = serving.heard(self, node, socket, target.asked.answer_timeout)
         process = live.process if live is not None else None
@@ -76,7 +76,7 @@ class Docker(Adapter[Inspection]):
         return Inspection(socket, (file,), live, silence, elsewhere=_elsewhere(node, target, live))
 
     def desired(self, inspection: Inspection, request: Request, records: Mapping[str, Recorded]) -> DesiredState:
-        """Return what daemon.json should be. Raises ConfigurationError."""
+        """Return the desired daemon.json. Raises ConfigurationError."""
         file = inspection.file(ROLE)
         losses.refuse_lost_link(file, records)
         recorded = records.get(file.path)
@@ -95,7 +95,7 @@ class Docker(Adapter[Inspection]):
                 target = docker_config.with_chosen_default(target, present, recorded.ownership, request.served)
             wanted = msgspec.structs.replace(without, notes=()).holding(target, json_document.parse, ownership)
             target = wanted.target or b""
-            for content in (base, target):  # what cleanup leaves is to be taken, too
+            for content in (base, target):  # dockerd must accept the file that cleanup leaves, too
                 config.refuse(content, file.content)
         paths, default = docker_config.served(target)
         served = {handler.name: paths[handler.name] for handler in request.handlers}
@@ -115,28 +115,28 @@ class Docker(Adapter[Inspection]):
         return docker_config.cgroup_driver(files)
 
     def cgroup_switch(self, driver: str) -> str:
-        """Return what makes dockerd use a cgroup driver."""
+        """Return the edit that makes dockerd use a cgroup driver."""
         return f'write "exec-opts": ["native.cgroupdriver={driver}"] into daemon.json'
 
     def cdi_switch(self) -> str:
-        """Return what switches CDI on in dockerd."""
+        """Return the edit that turns CDI on in dockerd."""
         return 'write "features": {"cdi": true} into daemon.json'
 
     def recognised(self, inspection: Inspection, toolkit_folder: str) -> Mapping[str, ownership_of.Ownership]:
-        """Return what is ours in daemon.json though no receipt says so. Raises ConfigurationError."""
+        """Return our values in daemon.json that are identified without a receipt. Raises ConfigurationError."""
         file = inspection.file(ROLE)
         with located(file.path):
             return {file.path: docker_config.recognised(file.content or b"", toolkit_folder)}
 
     def without_us(self, file: EngineFile, recorded: Recorded, toolkit_folder: str) -> DesiredFile:
-        """Return daemon.json without us. Raises ConfigurationError."""
+        """Return daemon.json without our values. Raises ConfigurationError."""
 
         def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
             text, left = docker_config.without_us(
                 content, recorded.ownership, toolkit_folder, recorded.before, recorded.handlers
             )
             if recorded.before is None and recorded.written and json_document.parse(text) == {}:
-                return None, left  # it was created for us, and nobody else put anything in
+                return None, left  # it was created for us, and holds nothing else
             return text, left
 
         with located(file.path):
@@ -145,7 +145,7 @@ class Docker(Adapter[Inspection]):
         return DesiredFile(file, base=base, target=base, left=left, notes=notes, metadata=recorded.metadata)
 
     def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
-        """Signal, unless asked otherwise; a restart kills containers where live-restore is off."""
+        """Reload by signal by default; a restart kills containers if live-restore is off."""
         reload = reload_method.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SIGNAL)
         if reload.mode is ReloadMode.SYSTEMD and not settings.allow_restart:
             raise ConfigurationError(
@@ -155,8 +155,8 @@ class Docker(Adapter[Inspection]):
         return reload
 
     def try_out(self, node: Node, inspection: Inspection, desired: DesiredState) -> None:
-        """Compare the file with dockerd's flags; let dockerd validate it, from 23.0 on. Raises ConfigurationError."""
-        # for what is about to be changed alone
+        """Check the file against dockerd's flags; from 23.0 on, dockerd validates it. Raises ConfigurationError."""
+        # only before a change
         from toolkit_installer import foreign_words  # noqa: PLC0415
         from toolkit_installer.engines.common import reload_method  # noqa: PLC0415
 
@@ -177,11 +177,11 @@ class Docker(Adapter[Inspection]):
             )
 
     def refusal(self, node: Node, process: Process) -> str | None:
-        """Compare daemon.json as it is with dockerd's flags; let dockerd validate it, from 23.0 on."""
+        """Check the current daemon.json against dockerd's flags; from 23.0 on, dockerd validates it."""
         from toolkit_installer.engines.common import reload_method  # noqa: PLC0415  # as above
 
         if process.hidden:
-            return None  # which file it would read cannot be seen
+            return None  # its file is unknown
         content = processes.read_as(process, command_line.path(process, _CONFIG_FLAG) or CONFIG)
         if content is None:
             return None
@@ -194,13 +194,13 @@ class Docker(Adapter[Inspection]):
         return reload_method.docker_refusal(node.programs, process.executable, flags, content)
 
     def transitional(self, content: bytes | None) -> bytes | None:
-        """Return daemon.json with both keys named, for the instant of a signal."""
+        """Return daemon.json with both keys present, for the moment of a signal."""
         if content is not None and docker_config.is_explicit(content):
             return None
         return docker_config.explicit(content or b"")
 
     def ask(self, node: Node, socket: str, seconds: float) -> Live:
-        """Ask dockerd for its runtimes. Raises EngineSilentError."""
+        """Query dockerd for its runtimes. Raises EngineSilentError."""
         try:
             info = client.info(node.root, socket, seconds)
             process = sockets.speaker(node.root, socket, _GREETING)
@@ -227,26 +227,26 @@ class Docker(Adapter[Inspection]):
         )
 
     def reads_instead(self, node: Node, live: Live, files: Mapping[str, str]) -> str:
-        """Return the file that dockerd reads, where that is not ours."""
+        """Return the file that dockerd reads, if it is not ours."""
         return _reads_instead(node, live, files[ROLE]) if ROLE in files else ""
 
     def faults(
         self,
         node: Node,
-        socket: str,  # noqa: ARG002  # the file alone tells
+        socket: str,  # noqa: ARG002  # only the file matters
         live: Live | None,  # noqa: ARG002
         files: Mapping[str, str],
         *,
         as_written: bool,
     ) -> tuple[Fault, ...]:
-        """Return why dockerd would not take daemon.json as it is, or serves something else than it seems to say."""
+        """Return why dockerd would refuse the current daemon.json, or serve something else than it seems to say."""
         path = files.get(ROLE)
         if path is None or as_written:
             return ()
         try:
             content = node.files.content(path) or b""
         except ConfigurationError:
-            return ()  # the state of the file says why
+            return ()  # the file's status says why
         try:
             with located(path):
                 docker_config.parse_checked(content)
@@ -257,7 +257,7 @@ class Docker(Adapter[Inspection]):
 
     def try_handlers(self, node: Node, socket: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
         """Start a short container through each handler. Raises EngineSilentError."""
-        from toolkit_installer.engines.docker import canary  # noqa: PLC0415  # of those who ask for it alone
+        from toolkit_installer.engines.docker import canary  # noqa: PLC0415  # rarely requested
 
         try:
             return canary.try_handlers(node.root, socket, seconds, handlers)
@@ -269,7 +269,7 @@ class Docker(Adapter[Inspection]):
         serving.hang_up(node, self.name, process)
 
     def parse(self, content: bytes) -> Table:
-        """Return what daemon.json means. Raises DocumentError."""
+        """Parse daemon.json. Raises DocumentError."""
         return json_document.parse(content)
 
     def write_value(self, value: Any) -> str:
@@ -285,12 +285,12 @@ _Value = TypeVar("_Value")
 
 
 def _told_as(kind: type[_Value], value: Any) -> _Value | None:
-    """Return a value that dockerd told, None where it told none of that kind."""
+    """Return a value of dockerd's response, None if it is missing or of another type."""
     return value if type(value) is kind else None
 
 
 def _told(live: Live | None) -> str | None:
-    """Return the file that a running dockerd reads, None where that is the usual one."""
+    """Return the file that a running dockerd was told to read, None if it is the usual one."""
     process = live.process if live is not None else None
     if process is None:
         return None
@@ -299,7 +299,7 @@ def _told(live: Live | None) -> str | None:
 
 
 def _elsewhere(node: Node, target: EngineTarget, live: Live | None) -> str:
-    """Return what the running dockerd reads where that is not the file that was named."""
+    """Return the file that the running dockerd reads, if it is not the one that the user named."""
     return "" if live is None or target.config is None else _reads_instead(node, live, target.config)
 
 
@@ -314,7 +314,7 @@ def _reads_instead(node: Node, live: Live, ours: str) -> str:
 
 
 def _trap(live: Live | None, target: bytes) -> tuple[str, ...]:
-    """Return what is to be said where somebody else's signal would end dockerd once `target` stands there."""
+    """Return a warning if another program's signal would kill dockerd once the file holds `target`."""
     default = config.deadly_default(target, live.release) if live is not None else None
     if live is None or default is None:
         return ()

@@ -1,4 +1,4 @@
-"""The list of the distributions that make their containerd's files."""
+"""The list of the distributions that generate their containerd's files."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from toolkit_installer.engines.containerd.layouts import Layout
 
 DISTRIBUTIONS: tuple[Generating, ...] = (K3S, RKE2, K0S, MICROK8S)
-"""One stands before those that it could be taken for."""
+"""Ordered: a distribution comes before those that it could be mistaken for."""
 
 
 def layout_of(read: Read, config: str) -> Layout | None:
-    """Return the layout of the distribution whose containerd is started with `config`, None if it is nobody's.
+    """Return the layout of the distribution whose containerd is started with `config`, None if it is no distribution's.
 
-    Raises ConfigurationError for a distribution whose files cannot be told yet.
+    Raises ConfigurationError for a distribution whose files cannot be determined yet.
     """
     layouts = (distribution.layout(read, config) for distribution in DISTRIBUTIONS)
     return next((layout for layout in layouts if layout is not None), None)

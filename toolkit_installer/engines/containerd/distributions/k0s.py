@@ -1,4 +1,4 @@
-"""k0s, which merges drop-ins into the file that it makes and restarts its containerd by itself.
+"""k0s, which merges drop-ins into its generated file and restarts its containerd by itself.
 
 Source: k0sproject/k0s `pkg/constant`.
 """
@@ -17,13 +17,13 @@ _ROOT = "/etc/k0s/containerd.toml"
 _MADE = "/run/k0s/containerd-cri.toml"
 _PROGRAMS = "/var/lib/k0s/bin/"
 _MANAGED = b"# k0s_managed=true"
-"""How the file begins that k0s makes; without that line it is the operator's own, and nothing is merged."""
+"""First line of the file that k0s generates; a file without it is the operator's own, and k0s merges nothing."""
 
 
 class _K0s(Generating, frozen=True, kw_only=True):
     def layout(self, read: Read, config: str) -> Layout | None:
         """Return the layout of a file that k0s manages."""
-        from toolkit_installer.engines.containerd import layouts  # noqa: PLC0415  # see generating
+        from toolkit_installer.engines.containerd import layouts  # noqa: PLC0415  # imported when a layout is built
 
         root = _ROOT if config == _MADE else config
         content = read(root)

@@ -1,4 +1,4 @@
-"""microk8s, whose wrapper makes containerd.toml of a template when it starts. Source: `run-containerd-with-args`."""
+"""microk8s, whose wrapper makes containerd.toml from a template at each start. Source: `run-containerd-with-args`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _COMMON = "/var/snap/microk8s/common"
 class _Microk8s(Generating, frozen=True, kw_only=True):
     @property
     def started_with(self) -> str:
-        """The file that the wrapper makes of the current revision's template."""
+        """The file that the wrapper makes from the current revision's template."""
         return posixpath.join(_CURRENT, _MADE)
 
     def layout(self, read: Read, config: str) -> Layout | None:
-        """Return the layout of a template that is there."""
-        from toolkit_installer.engines.containerd import layouts  # noqa: PLC0415  # see generating
+        """Return the layout of a template that exists."""
+        from toolkit_installer.engines.containerd import layouts  # noqa: PLC0415  # imported when a layout is built
 
         if re.search(_STARTED_WITH, config):
             config = posixpath.join(posixpath.dirname(config), _TEMPLATE)
@@ -38,7 +38,7 @@ class _Microk8s(Generating, frozen=True, kw_only=True):
             units=self.units,
             generated=posixpath.join(posixpath.dirname(config), _MADE),
             source=config,
-            version=layouts.version_of(config, content),  # it is TOML: what is filled in stands in strings
+            version=layouts.version_of(config, content),  # it is TOML: the wrapper fills in placeholders within strings
             drop_in=config,
             in_place=True,
             runcs=("/snap/microk8s/current/bin/runc",),
