@@ -255,7 +255,7 @@ class Script:
             mock.patch.object(wanted, "time", self),
             mock.patch.object(wanted, "signals", self),
         ):
-            question.recall(standing, ())
+            question.standing = standing
             back = question.unwanted()
         self.last = question.standing
         return back

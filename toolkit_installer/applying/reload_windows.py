@@ -11,7 +11,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -37,20 +36,6 @@ class Pending(msgspec.Struct, frozen=True):
     def words(self) -> str:
         """What a person is told."""
         return f"A reload of {', '.join(self.engines)} is pending: {self.reason}"
-
-
-def plain(pending: Pending | None) -> dict[str, Any]:
-    """Return it as JSON has it, {} where nothing is pending."""
-    found: dict[str, Any] = msgspec.to_builtins(pending) if pending is not None else {}
-    return found
-
-
-def understood(said: Any) -> Pending | None:
-    """Return what was remembered; None where nothing is pending, or it is not understood: it is found out again."""
-    try:
-        return msgspec.convert(said, Pending) if said else None
-    except msgspec.ValidationError:
-        return None
 
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")

@@ -350,17 +350,3 @@ class ReportMemory(msgspec.Struct, frozen=True):
     ledger: Ledger = Ledger()
     failure: str = ""
     """Why something could not be told, as the log said; empty: all is told."""
-
-
-def plain(memory: ReportMemory) -> dict[str, Any]:
-    """Return the memory as JSON has it."""
-    found: dict[str, Any] = msgspec.to_builtins(memory)
-    return found
-
-
-def understood(said: Any) -> ReportMemory:
-    """Return what was remembered; an empty memory where it is not understood: then all is told once more."""
-    try:
-        return msgspec.convert(said, ReportMemory)
-    except msgspec.ValidationError:
-        return ReportMemory()

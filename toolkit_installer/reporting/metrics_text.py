@@ -69,20 +69,6 @@ def ended(counted: Counted, code: str, converged_at: float | None = None) -> Cou
     return msgspec.structs.replace(counted, result=code, converged_at=at, since=(), phase="install")
 
 
-def plain(counted: Counted) -> dict[str, Any]:
-    """Return it as JSON has it."""
-    found: dict[str, Any] = msgspec.to_builtins(counted)
-    return found
-
-
-def understood(said: Any) -> Counted:
-    """Return what was remembered; nothing where it is not understood: a counter may begin anew."""
-    try:
-        return msgspec.convert(said, Counted)
-    except msgspec.ValidationError:
-        return Counted()
-
-
 def _with(pairs: tuple[tuple[str, float], ...], key: str, value: float) -> tuple[tuple[str, float], ...]:
     return *(each for each in pairs if each[0] != key), (key, value)
 

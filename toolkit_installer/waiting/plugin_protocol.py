@@ -8,8 +8,7 @@ How the plugin stands, as its process tells the run, and as the run remembers it
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from toolkit_installer.settings import NriSettings, Settings
@@ -70,33 +69,21 @@ class PluginStatus(NamedTuple):
     """It would leave out what the plugin names."""
 
 
-def status_fields(standing: PluginStatus) -> dict[str, Any]:
-    """Return it as JSON has it."""
-    return standing._asdict()
+class PluginState(NamedTuple):
+    """What a run saves of the plugin while it waits."""
+
+    process: tuple[int, int] | None
+    """PID, and the descriptor of the channel."""
+    started: float
+    """When a process was last started anew, by a clock that never goes back; 0: none was."""
+    status: PluginStatus
 
 
-def pack_status(standing: PluginStatus) -> bytes:
-    """Return it as one packet."""
-    return json.dumps(status_fields(standing)).encode()
+def pack_status(status: PluginStatus) -> bytes:
+    """Return the status as one packet."""
+    return json.dumps(status).encode()
 
 
 def parse_packet(packet: bytes) -> PluginStatus:
-    """Return what a packet says."""
-    return parse_status(json.loads(packet))
-
-
-def parse_status(said: Mapping[str, Any]) -> PluginStatus:
-    """Return what was remembered, as far as it is understood: another version of the program may have written it."""
-    connected, engine, reason = said.get("connected"), said.get("engine"), said.get("reason")
-    return PluginStatus(
-        connected is True,
-        engine if isinstance(engine, str) else "",
-        reason if isinstance(reason, str) else "",
-        said.get("unsupported") is True,
-    )
-
-
-def saved_status(said: Mapping[str, Any]) -> PluginStatus:
-    """Return how the plugin stood when the run fell asleep that remembers this of it."""
-    found = said.get("standing")
-    return parse_status(found if isinstance(found, Mapping) else {})
+    """Return the status in a packet."""
+    return PluginStatus(*json.loads(packet))
