@@ -53,7 +53,7 @@ PYTEST = env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --dist $(2) \
 # cannot be collected is told by the run itself.
 .cache/tests-compiled: .venv/installed
 	@mkdir -p .cache
-	@for tests in tests/unit tests/node; do \
+	@for tests in tests/unit tests/meta tests/node; do \
 		env -u PYTHONDONTWRITEBYTECODE $(BIN)/pytest --collect-only -q $$tests >/dev/null 2>&1 & \
 	done; wait
 	@touch $@

@@ -318,7 +318,7 @@ def kubernetes(go_tool: Callable[[Tool], Path]) -> Path:
     if not (bridge := kinds.CNI / "bridge").exists():
         missing.append(str(bridge))
     if missing:
-        pytest.skip(f"not installed: {', '.join(missing)} (Debian's packages that CONTRIBUTING.md names)")
+        pytest.skip(f"not installed: {', '.join(missing)} (Debian's packages that .ci/run names)")
     return go_tool(go_tools.KUBERNETES).resolve()
 
 

@@ -141,8 +141,8 @@ def pushed_base(store: Path, here: Registry) -> str:
 
 
 def lines_of_verify(command: str, folder: Path, image: str) -> list[str]:
-    """Return a command of CONTRIBUTING.md or docs/verify.md, for a release in `folder` that is published as `image`."""
-    text = "".join((installer_image.PROJECT / name).read_text() for name in ("CONTRIBUTING.md", "docs/verify.md"))
+    """Return a command of publishing.md or verify.md, for a release in `folder` that is published as `image`."""
+    text = "".join((installer_image.PROJECT / name).read_text() for name in ("docs/publishing.md", "docs/verify.md"))
     blocks = re.findall(r"^```sh\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     (found,) = (line for line in lines if line.startswith(f"{command} "))

@@ -62,15 +62,6 @@ def uninstalled(node: FakeNode) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=CHECKOUT, timeout=60)
 
 
-def of_schema_3(node: FakeNode, config: str) -> None:
-    """Write the receipt as an installer before schema 4 did, which saw docker's file at `config`."""
-    receipt = recorded(node) | {"schema": 3}
-    del receipt["whose_paths"]
-    receipt["engines"][0]["files"][0]["path"] = config
-    receipt["engines"][0]["socket"] = "/runtime/sock-dir/docker.sock"
-    node.write(RECEIPT, json.dumps(receipt), 0o600)
-
-
 def kept(node: FakeNode) -> dict[str, bytes]:
     """Return the receipt, the kept originals, and docker's file."""
     return {path: content for path, content in _contents(node) if path.startswith(STORE) or path == DAEMON_JSON}
@@ -150,40 +141,6 @@ def test_a_toolkit_that_is_elsewhere_on_the_node_is_refused(node: FakeNode, tmp_
     assert made.run("run", *OPERATORS, "--toolkit-install-dir", "/tools") == 3, made.said
     assert "is the node's /opt/toolkit" in made.said
     assert node.read(DAEMON_JSON) == DOCKER
-
-
-def test_an_older_receipt_with_a_containers_paths_is_recognised(installed: FakeNode) -> None:
-    of_schema_3(installed, f"{CONFIG_DIR}/daemon.json")
-    assert uninstalled(installed).returncode == 0
-    assert installed.read(DAEMON_JSON) == DOCKER
-    assert not installed.exists(RECEIPT)
-
-
-def test_an_older_receipt_whose_file_is_not_recognised_stays_whole(installed: FakeNode) -> None:
-    of_schema_3(installed, f"{CONFIG_DIR}/other.json")
-    before = kept(installed)
-    done = uninstalled(installed)
-    assert done.returncode == 3
-    assert f"names {CONFIG_DIR}/other.json" in done.stderr
-    assert "Took the handlers back" not in done.stderr
-    assert kept(installed) == before
-
-
-def test_an_older_receipt_of_an_engine_that_is_gone_can_be_taken_back(installed: FakeNode) -> None:
-    of_schema_3(installed, DAEMON_JSON)
-    installed.place(DAEMON_JSON).unlink()
-    installed.place(DAEMON_JSON).parent.rmdir()
-    done = uninstalled(installed)
-    assert done.returncode == 0, done.stderr
-    assert not installed.exists(RECEIPT)
-
-
-def test_an_older_receipt_gets_the_nodes_paths_from_its_writers_container(installed: FakeNode, tmp_path: Path) -> None:
-    of_schema_3(installed, f"{CONFIG_DIR}/daemon.json")
-    again = container(installed, tmp_path / "second")
-    assert again.run("run", *OPERATORS) == 0, again.said
-    assert recorded(installed)["schema"] == 4
-    assert recorded(installed)["engines"][0]["files"][0]["path"] == DAEMON_JSON
 
 
 CONNECTS = """\

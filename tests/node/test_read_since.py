@@ -37,5 +37,5 @@ def test_a_killed_run_has_noted_which_process_had_not_read_the_change(node: Fake
     assert record["reload_due"]
     assert node.do(*ONCE).process.returncode == 0
     (record,) = json.loads(node.read(RECEIPT))["engines"]
-    assert "unread_by" not in record
+    assert record["unread_by"] is None
     assert not record["reload_due"]

@@ -18,6 +18,7 @@ import pytest
 import toolkit_installer
 from tests.support import fake_node
 from tests.support.fake_node import DAEMON_JSON, PID_FILE, SCRIPTS, STORE, TOOLKIT, WAITING, FakeNode, Run
+from toolkit_installer.reporting import saved_state
 
 pytestmark = pytest.mark.real_start
 
@@ -212,18 +213,17 @@ def test_a_package_that_is_not_whole_says_so(node: FakeNode, releases: Releases)
     assert node.read(DAEMON_JSON) == DOCKER
 
 
-# --- what another package's idle process remembers ---
+# --- what another release's idle process saved ---
 
 LOCKS = f'"pid_fd": PID_FD, "pid_path": "{PID_FILE}", "pid_folders": ["/run/nvidia"], "lock_fd": LOCK_FD'
 COMMAND = f"\n30.0\n2\n/usr/bin/toolkit-installer\nrun\n{DAEMON_JSON}\n1 2 3 4 5"
-SAID = '{"answered": ["Node"], "driver": [["/run/nvidia/driver", "absent 2"]], "driver_away": false, "tries": 1}'
+STATE = '{"driver": [["/run/nvidia/driver", "absent 2"]], "driver_away": false, "tries": 1}'
 STATES = {
-    "first": f"{{{LOCKS}}}{COMMAND}",
-    "with the answers": f'{{{LOCKS}, "answered": ["Node"]}}{COMMAND}',
-    "with the driver": f'{{{LOCKS}, "remembered": {SAID}}}{COMMAND}',
-    "newer": f'{{"version": 99, {LOCKS}, "remembered": ["news"]}}{COMMAND}',
-    "of other types": f'{{{LOCKS}, "remembered": {{"answered": 1, "driver": [1], "driver_away": [], "tries": "x"}}}}',
-    "without its locks": f'{{"version": 4, "remembered": {SAID}}}{COMMAND}',
+    "locks alone": f"{{{LOCKS}}}{COMMAND}",
+    "with a state": f'{{{LOCKS}, "state": {STATE}}}{COMMAND}',
+    "of another form": f'{{{LOCKS}, "state": ["news"]}}{COMMAND}',
+    "of other types": f'{{{LOCKS}, "state": {{"driver": [1], "driver_away": [], "tries": "x"}}}}',
+    "without its locks": f'{{"state": {STATE}}}{COMMAND}',
     "with wrong locks": '{"pid_fd": 1000, "pid_path": 7, "pid_folders": {}, "lock_fd": "2"}',
     "cut off": f"{{{LOCKS}",
     "empty": "",
@@ -271,7 +271,7 @@ def test_any_other_event_leads_back_to_sleep_with_the_locks_held(installed: Fake
 
 def test_what_is_not_understood_is_looked_at_again(installed: FakeNode) -> None:
     installed.write(DAEMON_JSON, DOCKER)
-    run = woken(installed, STATES["newer"], "LATER")
+    run = woken(installed, STATES["of another form"], "LATER")
     run.wait_for("looking again")
     run.wait_for(WAITING)
     assert b"nvidia" in installed.read(DAEMON_JSON)
@@ -292,7 +292,7 @@ def test_a_variable_of_somebody_elses_is_a_fresh_start(
     assert node.read(DAEMON_JSON) == DOCKER
 
 
-def test_what_is_written_is_what_older_packages_read(node: FakeNode) -> None:
+def test_a_state_names_its_locks_and_the_command(node: FakeNode) -> None:
     run = waiting(node, [str(SCRIPTS / "toolkit-installer")])
     state = Path(f"/proc/{run.pid}/cmdline").read_bytes().split(b"\0")[-2].decode()
     fields = Path(f"/proc/{run.pid}/fd/{state}").read_bytes().split(b"\0")
@@ -300,7 +300,7 @@ def test_what_is_written_is_what_older_packages_read(node: FakeNode) -> None:
     assert os.path.samefile(f"/proc/{run.pid}/fd/{memory['pid_fd']}", node.place(memory["pid_path"]))
     assert os.path.samefile(f"/proc/{run.pid}/fd/{memory['lock_fd']}", node.place(STORE))
     assert memory["pid_folders"] == ["/run/nvidia"]
-    assert {"answered", "driver", "driver_away", "tries", "standing"} <= set(memory["remembered"])
+    assert saved_state.parse(memory["state"]).known
     assert float(fields[1]) == 30.0
     assert fields[2] == b""
     count = int(fields[3])

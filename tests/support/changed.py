@@ -46,13 +46,17 @@ def nearest(
     return sorted(found)
 
 
+_OF_MODULES = ("tests/unit/", "tests/meta/")
+
+
 def _of_module(
     module: str, imported: Mapping[str, Collection[str]], importers: Callable[[str], Iterable[str]]
 ) -> set[str]:
     """Return the unit tests that import a module, or else the nearest of those that do so indirectly."""
     level, seen = {module}, {module}
     while level:
-        near = {test for test in imported if test.startswith("tests/unit/") and not level.isdisjoint(imported[test])}
+        of_modules = (test for test in imported if test.startswith(_OF_MODULES))
+        near = {test for test in of_modules if not level.isdisjoint(imported[test])}
         if tests := set(filter(is_test, near)):
             return tests
         level = {above for each in level for above in importers(each)} - seen
@@ -63,7 +67,7 @@ def _of_module(
 def is_test(path: str) -> bool:
     """Tell whether a file has tests that need no engine."""
     name = PurePosixPath(path)
-    return path.startswith(("tests/unit/", "tests/node/")) and name.match("test_*.py")
+    return path.startswith((*_OF_MODULES, "tests/node/")) and name.match("test_*.py")
 
 
 def module_of(path: str) -> str | None:

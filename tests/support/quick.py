@@ -1,8 +1,9 @@
 """What `make test` tries, in two minutes, of what takes long; `make test-all` tries all of it.
 
-All of tests/unit is tried, but for the files that STEPS names. Of tests/node, which starts the whole program, a sample
-is: of the sweeps, which try the same for many nodes, commands, errors or instants, the cells that are named here, and
-of the other files every so many tests. What is new in a file is tried by naming the file: all that is in it is run.
+All of tests/unit and tests/meta is tried, but for the files that STEPS names. Of tests/node, which starts the whole
+program, a sample is: of the sweeps, which try the same for many nodes, commands, errors or instants, the cells that are
+named here, and of the other files every so many tests. What is new in a file is tried by naming the file: all that is
+in it is run.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ HALVED: Sequence[str] = (
     *(f"tests/node/test_{name}.py" for name in ("bad_input", "capture", "cdi", "cleanup_auto", "corpus", "detect")),
     *(f"tests/node/test_{name}.py" for name in ("distributions", "drift", "hanging", "hostile_node", "order")),
     *(f"tests/node/test_{name}.py" for name in ("soundness", "still_named", "waking")),
-    "tests/unit/test_chart_values.py",
+    "tests/meta/test_chart_values.py",
 )
 """Files with many tests of a kind: of what `make test` leaves of them, every second one is as rare."""
 
@@ -76,7 +77,7 @@ STEPS: Mapping[str, int] = {
     **{f"tests/node/test_{name}.py": 2 for name in _SECOND},
     **{f"tests/node/test_{name}.py": 12 for name in _TWELFTH},
     **{f"tests/node/test_{name}.py": 16 for name in _SIXTEENTH},
-    "tests/unit/test_chart_values.py": 4,  # each test starts Helm
+    "tests/meta/test_chart_values.py": 4,  # each test starts Helm
 }
 """But of these, where what most people see is tried, one test takes long, or there are many of a kind."""
 _SAMPLED = "tests/node/"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Sequence
-from typing import Any
 
 import msgspec
 
@@ -36,20 +35,6 @@ class Pending(msgspec.Struct, frozen=True):
     def words(self) -> str:
         """The pending reload as one sentence."""
         return f"A reload of {', '.join(self.engines)} is pending: {self.reason}"
-
-
-def plain(pending: Pending | None) -> dict[str, Any]:
-    """Return the pending reload as a JSON object, {} if there is none."""
-    found: dict[str, Any] = msgspec.to_builtins(pending) if pending is not None else {}
-    return found
-
-
-def understood(said: Any) -> Pending | None:
-    """Return the saved pending reload; None if there is none, or it is invalid: the next check finds it again."""
-    try:
-        return msgspec.convert(said, Pending) if said else None
-    except msgspec.ValidationError:
-        return None
 
 
 DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")

@@ -32,7 +32,7 @@ _GRACE_SECONDS = 30.0
 def run(settings: Settings) -> int:
     """Install, wait, clean up; return the exit code. Raises InstallerError."""
     from toolkit_installer.node import programs
-    from toolkit_installer.reporting import outcome
+    from toolkit_installer.reporting import outcome, saved_state
     from toolkit_installer.run.instance import Instance
     from toolkit_installer.waiting import wait
 
@@ -54,7 +54,7 @@ def run(settings: Settings) -> int:
                 instance.store.lock_fd = woken.lock_fd
                 if woken.lock_fd is None:
                     instance.store.lock_fd = wait.held(node.root.outside(instance.store.folder))
-                code = instance.resume(woken.events, woken.remembered)
+                code = instance.resume(woken.events, saved_state.parse(woken.state))
             if code == ExitCode.DONE:
                 outcome.forget(node, pid_file.path, settings.ready_file)
             return code

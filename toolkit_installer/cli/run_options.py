@@ -26,9 +26,9 @@ from toolkit_installer.node.processes import Process
 from toolkit_installer.receipt import trust as receipts
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
+from toolkit_installer.reporting import saved_state
 from toolkit_installer.revert import uninstall
 from toolkit_installer.settings import AUTO, PID_FILES, EngineName, Method, Program
-from toolkit_installer.waiting import wait
 
 _Values = Mapping[str, Sequence[str]]
 _PLACE = frozenset({"node_root", "host_root", "install_dir", "pid_file", "log_format", "debug"})
@@ -186,7 +186,7 @@ def _waiting(node: Node, paths: Iterable[str]) -> _Run | None:
         process = processes.inspect_process(pid) if pid is not None else None
         if process is None or not uninstall.is_python(process) or not uninstall.is_installer(node, path, process):
             continue
-        saved = wait.of_instance(process.pid)
+        saved = saved_state.of_run(process.pid)
         words = saved.command if saved is not None and saved.command else process.arguments
         if (started := _started(words)) is not None:
             return _Run(process, started[0], started[1], processes.environment(process))

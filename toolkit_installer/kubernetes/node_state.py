@@ -349,17 +349,3 @@ class ReportMemory(msgspec.Struct, frozen=True):
     ledger: Ledger = Ledger()
     failure: str = ""
     """Why a report failed, as logged; empty: nothing is pending."""
-
-
-def plain(memory: ReportMemory) -> dict[str, Any]:
-    """Return the memory as JSON-compatible values."""
-    found: dict[str, Any] = msgspec.to_builtins(memory)
-    return found
-
-
-def understood(said: Any) -> ReportMemory:
-    """Return the parsed memory; an empty one if it is invalid: then all is reported once more."""
-    try:
-        return msgspec.convert(said, ReportMemory)
-    except msgspec.ValidationError:
-        return ReportMemory()

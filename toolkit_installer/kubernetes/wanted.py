@@ -10,7 +10,7 @@ from __future__ import annotations
 import http
 import time
 import urllib.parse
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import msgspec
 
@@ -49,17 +49,6 @@ class Question:
         self._cluster = cluster
         self._api = ApiServer(cluster.host, cluster.port, cluster.service_account)
         self.standing = Standing()
-
-    def recall(self, standing: Standing, answered: Collection[str]) -> None:
-        """Restore the state that a run saved before it slept.
-
-        `answered`: the objects that, by an older package, the API server had returned. That package did not save the
-        identity that queried, so the identity that the pod's token names now is used.
-        """
-        self.standing = msgspec.structs.replace(standing, namespace=standing.namespace or Asked.NAMESPACE in answered)
-        bearer = self._api.bearer() if answered and not standing.accepted else None
-        if bearer is not None:
-            self.standing = msgspec.structs.replace(self.standing, accepted=(bearer.identity,))
 
     def ask_at_start(self, *, bare: bool) -> None:
         """Query whether the node may be changed, and log what a cleanup would do now. Raises Stopped.

@@ -18,7 +18,7 @@ from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.places import Places
 from toolkit_installer.node.root import Root
-from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Paths, Receipt
+from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt
 
 _MOUNT = "mount the node's / at /host (`--host-root`), read-only is enough, or start the container with `hostPID: true`"
 OTHER_WAY = (
@@ -35,7 +35,7 @@ def on_node(node: Node, receipt: Receipt) -> Receipt:
     Raises ConfigurationError for a file of an engine, and for a specification, that the node has no name for.
     """
     if node.whole:
-        return msgspec.structs.replace(receipt, whose_paths=Paths.NODE)
+        return receipt
     places = Places(node)
     _refuse_folder_elsewhere(places, receipt.toolkit_folder)
 
@@ -48,12 +48,7 @@ def on_node(node: Node, receipt: Receipt) -> Receipt:
             raise _unknown(path)
         return name or path
 
-    try:
-        return _moved(receipt, file=required, socket=known, other=known)
-    except ConfigurationError:
-        if receipt.whose_paths is Paths.WRITER:
-            return receipt  # a container with the writer's own mounts goes on with it, and takes it back
-        raise
+    return _moved(receipt, file=required, socket=known, other=known)
 
 
 def seen_here(node: Node, receipt: Receipt) -> Receipt:
@@ -61,10 +56,6 @@ def seen_here(node: Node, receipt: Receipt) -> Receipt:
 
     Raises ConfigurationError for a file of an engine, and for a specification, that is not seen here.
     """
-    if receipt.whose_paths is Paths.WRITER:
-        from toolkit_installer.receipt import older_paths  # noqa: PLC0415  # an installation of today has none
-
-        return older_paths.seen_here(node, receipt)
     if node.whole:
         return receipt
     places = Places(node)
@@ -102,7 +93,7 @@ def _moved(receipt: Receipt, *, file: _Move, socket: _Move, other: _Move) -> Rec
         "specifications": moved_files(receipt.specifications),
         "cdi": moved_engines(receipt.cdi),
     }
-    return msgspec.structs.replace(receipt, whose_paths=Paths.NODE, **moved)
+    return msgspec.structs.replace(receipt, **moved)
 
 
 def _is_the_node(node: Node) -> bool:

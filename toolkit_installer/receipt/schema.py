@@ -6,7 +6,6 @@ The durable record, kept on the node, of what was changed and what stood there b
 from __future__ import annotations
 
 import base64
-import copy
 import enum
 import functools
 import json
@@ -137,35 +136,6 @@ FILE = "receipt.json"
 SPECIFICATION_ROLE = "cdi"
 """The role of a CDI specification among the recorded files."""
 
-_LEFT_OUT: Mapping[str, Any] = {
-    "copies": [],
-    "contents": [],
-    "cdi": [],
-    "cdi_switched": [],
-    "method_why": "",
-    "taken_over": [],
-}
-"""What installers of the same schema leave out, because they know nothing of it."""
-
-_LEFT_OUT_OF_RECORDS: Mapping[str, Any] = {"first": None, "defaults": (), "unread_by": None}
-"""What the record of a file, or of an engine, has only where it is something else (`_completed`)."""
-
-Migration = Callable[[dict[str, Any]], dict[str, Any]]
-
-
-MIGRATIONS: Mapping[int, Migration] = {
-    # schema 1 had no low-level runtimes: the next run looks at them anyway
-    1: lambda body: body | {"engines": [engine | {"low_level": []} for engine in body["engines"]]},
-    # schema 2 had no CDI specifications, as nobody wrote any
-    2: lambda body: body | {"specifications": []},
-    # schema 3 had the paths of the run that wrote it, which in a container are not the node's
-    3: lambda body: body | {"whose_paths": "writer"},
-}
-"""How a receipt of a schema becomes one of the next: schema n to a pure function of its body. Schema 1 was the first.
-
-Whoever raises SCHEMA enters the step from the one before; the result is checked like any other receipt."""
-
-
 AS_WRITTEN = "as written"
 AS_BEFORE = "as it was before"
 """How a managed file stands that only this installer has changed (`drift.state_of`)."""
@@ -177,13 +147,6 @@ class State(enum.StrEnum):
     APPLYING = "applying"
     INSTALLED = "installed"
     REVERTING = "reverting"
-
-
-class Paths(enum.StrEnum):
-    """Whose paths a receipt has. WRITER: as the run that wrote it saw them, where schema 3 did not translate them."""
-
-    NODE = "node"
-    WRITER = "writer"
 
 
 class Before(msgspec.Struct, frozen=True):
@@ -299,9 +262,9 @@ class Receipt(msgspec.Struct, frozen=True):
     specifications: tuple[FileRecord, ...] = ()
     """CDI specifications, ours as a whole."""
     copies: tuple[Copy, ...] = ()
-    """The files that need not be read to know that they are right. An installer that knows none leaves them out."""
+    """The files that need not be read to know that they are right."""
     contents: tuple[Content, ...] = ()
-    """The toolkit's files as they were put in place. An installer that knows none leaves them out."""
+    """The toolkit's files as they were put in place."""
     cdi: tuple[EngineRecord, ...] = ()
     """The engines whose containers get the GPU by CDI, without handlers and files; none where handlers are the method.
 
@@ -314,7 +277,6 @@ class Receipt(msgspec.Struct, frozen=True):
     """Why this method, where it was chosen for the node and not asked for by name."""
     taken_over: tuple[str, ...] = ()
     """What another installer had left that this one replaced, in words, with its place: cleanup restores none of it."""
-    whose_paths: Paths = Paths.NODE
 
     def engine(self, name: EngineName) -> EngineRecord | None:
         """Return the record of an engine, None if it has none."""
@@ -357,8 +319,7 @@ def encode(receipt: Receipt) -> bytes:
     def plain(value: Any) -> Any:
         if isinstance(value, bytes):
             return base64.b64encode(value).decode()
-        fields = msgspec.structs.asdict(value)
-        return {name: each for name, each in fields.items() if (name, each) not in _LEFT_OUT_OF_RECORDS.items()}
+        return msgspec.structs.asdict(value)
 
     body = {"schema": SCHEMA, **msgspec.structs.asdict(receipt)}
     return (json.dumps(body, indent=2, default=plain) + "\n").encode()
@@ -367,40 +328,25 @@ def encode(receipt: Receipt) -> bytes:
 def decode(content: bytes) -> Receipt:
     """Return the receipt in `content`, every field checked: it decides what root writes where.
 
-    Raises ConfigurationError for damage, and for a schema that a newer installer wrote.
+    Raises ConfigurationError for damage, and for another schema than this release writes.
     """
     try:
         body = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise damaged(f"is no JSON ({error})") from error
-    if not isinstance(body, dict) or type(body.get("schema")) is not int or body["schema"] < 1:
+    if not isinstance(body, dict) or type(body.get("schema")) is not int:
         raise damaged("has no schema number")
-    if body["schema"] > SCHEMA:
+    if body["schema"] != SCHEMA:
         raise ConfigurationError(
-            f"the receipt was written by a newer installer (schema {body['schema']}, this one knows {SCHEMA})",
-            hint="use that installer, or a newer one; nothing was touched",
+            f"the receipt was written by another release of the installer (schema {body['schema']}, this one knows "
+            f"{SCHEMA})",
+            hint="use that release; nothing was touched",
         )
     try:
-        receipt: Receipt = reader_of(Receipt)(_completed({**_LEFT_OUT, **migrated(body, MIGRATIONS, SCHEMA)}))
+        receipt: Receipt = reader_of(Receipt)(body)
     except (KeyError, TypeError, ValueError) as error:
         raise damaged(f"has a field that is missing or wrong: {error}") from error
     return receipt
-
-
-def _completed(body: dict[str, Any]) -> dict[str, Any]:
-    """Return the body with what is left out of the records of files and engines."""
-
-    def files(records: Any) -> Any:
-        known = isinstance(records, list) and all(isinstance(record, dict) for record in records)
-        return [{"first": None, **record} for record in records] if known else records
-
-    def engines(records: Any) -> Any:
-        known = isinstance(records, list) and all(isinstance(each, dict) and "files" in each for each in records)
-        lacking: dict[str, Any] = {"defaults": [], "unread_by": None}
-        return [{**lacking, **each, "files": files(each["files"])} for each in records] if known else records
-
-    specifications = files(body["specifications"])
-    return {**body, **{name: engines(body[name]) for name in ("engines", "cdi")}, "specifications": specifications}
 
 
 def require_readable(content: bytes, receipt: Receipt) -> None:
@@ -411,15 +357,6 @@ def require_readable(content: bytes, receipt: Receipt) -> None:
         raise ConfigurationError(f"could not be written so that it can be read again: {error}") from error
     if not same:
         raise ConfigurationError("could not be written so that it can be read again: it would say something else")
-
-
-def migrated(body: dict[str, Any], steps: Mapping[int, Migration], schema: int) -> dict[str, Any]:
-    """Return the body brought to `schema`, step by step; the argument is left alone. Raises KeyError without a step."""
-    if body["schema"] < schema:  # a step may change what it is given
-        body = copy.deepcopy(body)
-    for number in range(body["schema"], schema):
-        body = steps[number](body) | {"schema": number + 1}
-    return body
 
 
 def damaged(what: str) -> ConfigurationError:

@@ -25,7 +25,7 @@ from toolkit_installer.node.root import NodeError
 from toolkit_installer.node.writing import own_metadata, temporary_name
 from toolkit_installer.receipt import node_paths
 from toolkit_installer.receipt import schema as receipts
-from toolkit_installer.receipt.schema import Before, EngineRecord, FileRecord, Paths, Receipt, State
+from toolkit_installer.receipt.schema import Before, EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.toolkit import layout
 
 
@@ -241,14 +241,6 @@ class ReceiptStore:
         with located(f"{self.folder}/{_RECEIPT}"):
             receipts.require_readable(content, receipt)
         return content
-
-    def has_other_paths(self, receipt: Receipt) -> bool:
-        """Tell whether an older installer recorded paths that are not the node's. Raises as `checked_content` does."""
-        if receipt.whose_paths is not Paths.WRITER:
-            return False
-        named = node_paths.on_node(self._node, receipt)
-        as_it_is = msgspec.structs.replace(receipt, whose_paths=Paths.NODE)
-        return named.whose_paths is Paths.NODE and bool(named != as_it_is)
 
     def tidy(self, receipt: Receipt) -> None:
         """Remove the copies that the receipt does not name, and their folder where it names none. Raises NodeError."""

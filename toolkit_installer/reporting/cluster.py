@@ -53,14 +53,15 @@ class NodeReport:
         """Whether the node is not known to have been ready in this boot."""
         self.memory = ReportMemory()
 
-    def recall(self, said: Mapping[str, Any]) -> None:
-        """Restore the state that the run saved before its sleep."""
-        self.memory = node_state.understood(said)
-        self._events.ledger = self.memory.ledger
+    def restore(self, memory: ReportMemory) -> None:
+        """Restore what the run reported before it waited."""
+        self.memory = memory
+        self._events.ledger = memory.ledger
 
-    def remembered(self) -> dict[str, Any]:
-        """Return the state to save over a sleep, as JSON values."""
-        return node_state.plain(msgspec.structs.replace(self.memory, ledger=self._events.ledger))
+    @property
+    def saved(self) -> ReportMemory:
+        """What `restore` takes."""
+        return msgspec.structs.replace(self.memory, ledger=self._events.ledger)
 
     @property
     def owes(self) -> bool:

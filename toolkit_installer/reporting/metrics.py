@@ -145,18 +145,21 @@ class MetricsReport:
         """Return further paths for the idle process to watch; to be called when the run becomes idle."""
         return self._endpoint.process.watched() if self._endpoint is not None else []
 
-    def remembered(self) -> dict[str, Any]:
-        """Return the counts as JSON values."""
-        return {
-            "counted": metrics_text.plain(self._counted),
-            **({"endpoint": self._endpoint.process.remembered()} if self._endpoint is not None else {}),
-        }
+    @property
+    def counted(self) -> Counted:
+        """What this run has done so far."""
+        return self._counted
 
-    def recall(self, said: Mapping[str, Any]) -> None:
-        """Restore the saved counts."""
-        self._counted = metrics_text.understood(said.get("counted", {}))
-        if self._endpoint is not None:
-            self._endpoint.process.recall(said.get("endpoint"))
+    @property
+    def process(self) -> tuple[int, int] | None:
+        """PID of the metrics server and the descriptor of its channel, None where there is no such process."""
+        return self._endpoint.process.saved if self._endpoint is not None else None
+
+    def restore(self, counted: Counted | None, process: tuple[int, int] | None) -> None:
+        """Go on counting from there, with the same metrics server."""
+        self._counted = counted or Counted()
+        if self._endpoint is not None and process is not None:
+            self._endpoint.process.restore(process)
 
     def _overheard(self, line: Mapping[str, Any]) -> None:
         self._counted = metrics_text.heard(self._counted, line, time.monotonic())

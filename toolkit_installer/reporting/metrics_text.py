@@ -66,20 +66,6 @@ def ended(counted: Counted, code: str, converged_at: float | None = None) -> Cou
     return msgspec.structs.replace(counted, result=code, converged_at=at, since=(), phase="install")
 
 
-def plain(counted: Counted) -> dict[str, Any]:
-    """Return the counts as JSON values."""
-    found: dict[str, Any] = msgspec.to_builtins(counted)
-    return found
-
-
-def understood(said: Any) -> Counted:
-    """Return the saved counts; zeros if they cannot be parsed: a counter may start again."""
-    try:
-        return msgspec.convert(said, Counted)
-    except msgspec.ValidationError:
-        return Counted()
-
-
 def _with(pairs: tuple[tuple[str, float], ...], key: str, value: float) -> tuple[tuple[str, float], ...]:
     return *(each for each in pairs if each[0] != key), (key, value)
 

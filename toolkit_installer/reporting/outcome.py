@@ -169,7 +169,7 @@ class LookOutcome(msgspec.Struct, frozen=True):
 
     began: float
     """Seconds since the boot (CLOCK_BOOTTIME), a clock that cannot be set."""
-    exit_code: int = ExitCode.DONE
+    exit_code: ExitCode = ExitCode.DONE
     reason: str = ""
     """Why it failed, empty if it did not."""
     file: str | None = None
@@ -183,7 +183,7 @@ class LookOutcome(msgspec.Struct, frozen=True):
         if self.exit_code == ExitCode.DONE:
             return None
         error = LookFailedError(self.reason, path=self.file, line=self.line, hint=self.remedy)
-        error.exit_code = ExitCode(self.exit_code)
+        error.exit_code = self.exit_code
         return error
 
 
@@ -208,23 +208,22 @@ class LookRecorder:
 
         self.outcome = msgspec.structs.replace(
             self.outcome,
-            exit_code=int(error.exit_code),
+            exit_code=error.exit_code,
             reason=foreign_words.own(error.reason)[:_LONGEST_TEXT],
             file=error.path,
             line=error.line,
             remedy=foreign_words.own(error.hint)[:_LONGEST_TEXT] if error.hint else None,
         )
 
-    def plain(self) -> Mapping[str, Any]:
-        """Return the outcome as JSON values, {} before the first inspection."""
-        if self.outcome is None:
-            return {}
-        return msgspec.to_builtins(msgspec.structs.replace(self.outcome, lines=tuple(self._lines)))  # type: ignore[no-any-return]
+    @property
+    def recorded(self) -> LookOutcome | None:
+        """The outcome with the lines so far, None before the first inspection."""
+        return msgspec.structs.replace(self.outcome, lines=tuple(self._lines)) if self.outcome is not None else None
 
-    def restore(self, saved: Mapping[str, Any]) -> None:
+    def restore(self, outcome: LookOutcome | None) -> None:
         """Restore the outcome that the process before the idle process saved."""
-        self.outcome = parsed(saved)
-        self._lines = list(self.outcome.lines) if self.outcome is not None else []
+        self.outcome = outcome
+        self._lines = list(outcome.lines) if outcome is not None else []
 
     def _overheard(self, line: Mapping[str, Any]) -> None:
         if self.outcome is None or line.get("event") in _LEFT_OUT or len(self._lines) >= _MOST_LINES:
@@ -233,15 +232,3 @@ class LookRecorder:
         why = line.get("reason") or line.get("why")
         words = f"{line['msg']}{f' ({place})' if place else ''}{f': {why}' if why else ''}"
         self._lines.append(words[:_LONGEST_TEXT])
-
-
-def parsed(saved: Any) -> LookOutcome | None:
-    """Return an outcome that was saved as plain values; None if there is none, or it cannot be parsed. Pure."""
-    if not isinstance(saved, Mapping) or not saved:
-        return None
-    try:
-        outcome = msgspec.convert(dict(saved), LookOutcome)
-        ExitCode(outcome.exit_code)
-    except (msgspec.ValidationError, ValueError):
-        return None
-    return outcome

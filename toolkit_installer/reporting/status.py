@@ -13,7 +13,6 @@ from collections.abc import Mapping
 import msgspec
 
 from toolkit_installer import __version__
-from toolkit_installer.applying import reload_windows
 from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines.adapters import adapter_of
 from toolkit_installer.engines.api import EngineSilentError, Live
@@ -28,8 +27,8 @@ from toolkit_installer.planning.other_installer import OtherInstaller
 from toolkit_installer.receipt import memory, schema
 from toolkit_installer.receipt.schema import AS_WRITTEN, EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.reporting import engine_faults, outcome
-from toolkit_installer.reporting import outcome as look_outcome
+from toolkit_installer.reporting import engine_faults, outcome, saved_state
+from toolkit_installer.reporting.saved_state import SavedState
 from toolkit_installer.reporting.status_verdict import (
     ABSENT,
     DriverHealth,
@@ -47,8 +46,7 @@ from toolkit_installer.reporting.status_verdict import (
     ToolkitHealth,
 )
 from toolkit_installer.settings import PID_FILES, Method, Settings
-from toolkit_installer.waiting import plugin_protocol, refresh_command, wait
-from toolkit_installer.waiting.wait import Remembered
+from toolkit_installer.waiting import refresh_command
 
 _ASK_SECONDS = 5.0
 _DRIVER_SECONDS = 20.0
@@ -61,8 +59,9 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
     has_gpu = bool(seen.own) if seen.own or seen.known else None
     other = other_installer.found(node, settings.toolkit.install_dir)
     running, killed = _instances(node, settings, receipt, other)
-    remembered = wait.of_instance(running) if running is not None else None
-    told = dict(remembered.differences) if remembered is not None else {}
+    saved = saved_state.of_run(running) if running is not None else None
+    command = saved.command if saved is not None else ()
+    told = dict(saved.differences) if saved is not None else {}
     driver = _driver(node, settings, has_gpu=has_gpu)
     toolkit = _toolkit(node, settings, receipt) if receipt is not None else None
     engines = tuple(_engine(node, receipt, each, told) for each in receipt.asked()) if receipt is not None else ()
@@ -82,9 +81,9 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
         receipt_gone=receipt is None and running is not None and installed.is_there(node, settings.toolkit.folder),
         killed_pid=killed,
         other_installer=str(other) if other is not None else None,
-        refresh=refresh_command.of_run(running) if running is not None else None,
-        last_look=_last_look(remembered),
-        pending_reload=_pending(remembered),
+        refresh=refresh_command.of_run(running, command) if running is not None else None,
+        last_look=_last_look(saved),
+        pending_reload=_pending(saved),
         last_run=outcome.kept(node, _pid_files(settings, receipt), settings.ready_file),
         gpus=seen.words,
         has_gpu=has_gpu,
@@ -93,7 +92,7 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
         engines=engines,
         specifications=specifications,
         method=method,
-        plugin=_plugin(remembered),
+        plugin=_plugin(saved),
     )
 
 
@@ -164,32 +163,32 @@ def _pid_files(settings: Settings, receipt: Receipt | None) -> list[str]:
     return list(dict.fromkeys([settings.pid_file, *([receipt.pid_file] if receipt is not None else [])]))
 
 
-def _last_look(remembered: Remembered | None) -> LastLook | None:
+def _last_look(saved: SavedState | None) -> LastLook | None:
     """Return the running instance's last inspection, None if it is at work, or saved none."""
-    if remembered is None or not remembered.looked_at:
+    if saved is None or not saved.looked_at:
         return None
-    outcome = look_outcome.parsed(remembered.look)
-    at = machine.text(remembered.looked_at)
-    if not remembered.failure:
+    outcome = saved.look
+    at = machine.text(saved.looked_at)
+    if not saved.failure:
         return LastLook(at, None)
     exit_code, file = (outcome.exit_code, outcome.file) if outcome is not None else (None, None)
-    return LastLook(at, remembered.failure, exit_code, file)
+    return LastLook(at, saved.failure, exit_code, file)
 
 
-def _pending(remembered: Remembered | None) -> PendingReload | None:
+def _pending(saved: SavedState | None) -> PendingReload | None:
     """Return the reload that the running instance waits for, None if it waits for none, or is at work."""
-    waits = reload_windows.understood(remembered.pending) if remembered is not None else None
+    waits = saved.pending if saved is not None else None
     if waits is None:
         return None
     opens = machine.text(waits.opens) if waits.opens is not None else None
     return PendingReload(waits.engines, waits.reason, machine.text(waits.since), opens)
 
 
-def _plugin(remembered: Remembered | None) -> PluginHealth | None:
+def _plugin(saved: SavedState | None) -> PluginHealth | None:
     """Return the NRI plugin's status, None if no plugin is served, or the running instance is at work."""
-    if remembered is None or not remembered.plugin:
+    if saved is None or saved.plugin is None:
         return None
-    stands = plugin_protocol.saved_status(remembered.plugin)
+    stands = saved.plugin.status
     return PluginHealth(stands.connected, stands.engine or None, stands.reason or None)
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from toolkit_installer.errors import InstallerError
+from toolkit_installer.kubernetes.node_state import ReportMemory
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt
+from toolkit_installer.reporting.metrics_text import Counted
 from toolkit_installer.settings import Settings
 from toolkit_installer.waiting.readiness import Readiness
 
@@ -92,16 +93,26 @@ class Telling:
         """Return further paths for the idle process to watch; to be called when the run becomes idle."""
         return self.metrics.watched() if self.metrics is not None else []
 
-    def remembered(self) -> dict[str, Any]:
-        """Return the state to save over a sleep, as JSON values."""
-        return {
-            **({"report": self.report.remembered()} if self.report is not None else {}),
-            **(self.metrics.remembered() if self.metrics is not None else {}),
-        }
+    @property
+    def report_memory(self) -> ReportMemory | None:
+        """What the cluster was told, None where nothing is reported to it."""
+        return self.report.saved if self.report is not None else None
 
-    def recall(self, said: Mapping[str, Any]) -> None:
-        """Restore the saved state."""
-        if self.report is not None:
-            self.report.recall(said.get("report", {}))
+    @property
+    def counted(self) -> Counted | None:
+        """What the metrics count, None without metrics."""
+        return self.metrics.counted if self.metrics is not None else None
+
+    @property
+    def metrics_process(self) -> tuple[int, int] | None:
+        """PID of the metrics server and the descriptor of its channel, None where there is no such process."""
+        return self.metrics.process if self.metrics is not None else None
+
+    def restore(
+        self, report: ReportMemory | None, counted: Counted | None, metrics_process: tuple[int, int] | None
+    ) -> None:
+        """Restore what a run saved before it waited."""
+        if self.report is not None and report is not None:
+            self.report.restore(report)
         if self.metrics is not None:
-            self.metrics.recall(said)
+            self.metrics.restore(counted, metrics_process)

@@ -87,17 +87,11 @@ class Converger:
         log.get().info("The node is configured", key="configured", folder=seen.plan.toolkit.folder)
 
     def _tidy(self, receipt: Receipt) -> None:
-        """Remove the leftovers of a run that was killed after its last change, and record the node's own paths.
-
-        An older installer may have recorded its container's paths. Raises InstallerError.
-        """
-        other_paths = self._store.has_other_paths(receipt)
-        if self._store.is_tidy(receipt) and not other_paths:
+        """Remove what a run left that was killed when all but that was done. Raises InstallerError."""
+        if self._store.is_tidy(receipt):
             return
         self._store.prepare()  # locks the folder, so that no other instance starts to name these files
         if self._store.load() == receipt:
-            if other_paths:
-                self._store.save(receipt, {})
             self._store.tidy(receipt)
 
     def _refuse_strangers(self, receipt: Receipt | None, paths: Iterable[str]) -> None:

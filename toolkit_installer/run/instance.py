@@ -10,6 +10,8 @@ import signal
 from collections.abc import Callable, Collection, Iterator
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from toolkit_installer import log
 from toolkit_installer.applying.reload_gate import ReloadPendingError
 from toolkit_installer.errors import SIGNALLED, ConfigurationError, DriverNotReadyError, ExitCode, InstallerError
@@ -22,14 +24,14 @@ from toolkit_installer.planning import other_installer
 from toolkit_installer.receipt import memory, trust
 from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore, locked
-from toolkit_installer.reporting import outcome
+from toolkit_installer.reporting import outcome, saved_state
+from toolkit_installer.reporting.saved_state import SavedState
 from toolkit_installer.run import preload
 from toolkit_installer.run.converge import Converger
 from toolkit_installer.run.watches import Watches
 from toolkit_installer.settings import Cleanup, OnDrift, Settings
 from toolkit_installer.waiting import node_watch, wait
 from toolkit_installer.waiting.readiness import Marker
-from toolkit_installer.waiting.wait import Remembered
 
 if TYPE_CHECKING:
     from toolkit_installer.kubernetes.wanted import Question
@@ -149,23 +151,23 @@ class Instance:
         waits = self._watches.gpus.idle or self._watches.driver_away or self._gate.pending is not None
         self._watches.telling.converged(whole=not waits)
 
-    def resume(self, events: Collection[str], remembered: Remembered) -> int:
+    def resume(self, events: Collection[str], saved: SavedState) -> int:
         """Continue after `events` woke the idle process: signals' names, or events of `idling`."""
-        self._watches.recall(remembered)
+        self._watches.restore(saved)
         events = frozenset(events)
         if events <= {idling.LATER, idling.BUSY, idling.CHILD}:
-            log.only_news(remembered.said)
-        # re-inspect a node without a GPU on every wake-up
+            log.only_news(saved.said)
+        # whatever it was woken for: it is known only once it was looked at again
         self.attention.again |= self._watches.gpus.idle
         drifted = idling.DRIFT in events and self._drifted()
         if self._watches.failure and not drifted and not events.isdisjoint({idling.DRIFT, idling.ENGINE}):
             self._look_at_failure()
-        self._watches.readiness.stopped = remembered.engine_stopped
-        self._watches.readiness.engine_changed = remembered.engine_stopped or idling.ENGINE in events
+        self._watches.readiness.stopped = saved.engine_stopped
+        self._watches.readiness.engine_changed = saved.engine_stopped or idling.ENGINE in events
         if idling.DRIVER in events:
             self._look_for_driver("its files changed")
         if idling.LATER in events:
-            self._watches.tries = remembered.tries + 1
+            self._watches.tries = saved.tries + 1
             self._ask_again()
             if self._watches.driver_away:
                 self._look_for_driver("none was usable so far")
@@ -176,7 +178,7 @@ class Instance:
                 self.attention.again = True
             else:
                 self.attention.stop = signal.Signals[name]
-        if not remembered.known and self.attention.stop is None:
+        if not saved.known and self.attention.stop is None:
             log.get().info("Another version of this program fell asleep: looking again", key="program-changed")
             self.attention.again = True
             self._ask_again()
@@ -400,10 +402,19 @@ class Instance:
         log.get().info("Waiting for signal", key="waiting")
         services.ready("waiting for the driver" if self._watches.driver_away else "waiting for signal")
         later, within = self._watches.later()
-        remembered = self._watches.remembered(later=later)
-        # after a reported change, poll every 30 s: a program that writes all the time must not wake the run
+        saved = self._watches.save(later=later)
+        command = saved.command or wait.started_as()
+        # once a change was reported, the next is looked for every 30 s: whoever writes all the time wakes nobody
         folders = [] if self._watches.drift.told else self._watches.drift.folders(receipt)
-        wait.wait(self.pid_file, self.store.lock_fd, watched, remembered, later=later, within=within, folders=folders)
+        wait.wait(
+            self.pid_file,
+            self.store.lock_fd,
+            watched,
+            command,
+            saved_state.plain(msgspec.structs.replace(saved, command=tuple(command))),
+            seconds=wait.woken_after(later=later, tries=saved.tries, soon=saved.standing.held, within=within),
+            folders=folders,
+        )
 
     def _exit_code(self) -> int:
         """Return 0, or 128 plus the signal's number if `--no-daemon` was interrupted: its caller must not go on."""

@@ -13,7 +13,7 @@ from toolkit_installer.node import locks, machine, processes, signals, trust
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.root import NodeError
-from toolkit_installer.reporting import outcome as look_outcome
+from toolkit_installer.reporting import saved_state
 from toolkit_installer.reporting.outcome import LookOutcome
 from toolkit_installer.revert import uninstall
 from toolkit_installer.waiting import wait
@@ -51,11 +51,11 @@ def refresh(node: Node, paths: Iterable[str], seconds: float, *, installed: bool
         asked = machine.now()
         requested = _request(node, path, pid, pidfd, deadline)
         while True:
-            saved = wait.of_instance(pid)
-            outcome = look_outcome.parsed(saved.look) if saved is not None else None
+            saved = saved_state.of_run(pid)
+            outcome = saved.look if saved is not None else None
             if outcome is not None and outcome.began >= requested:
                 return outcome
-            if saved is not None and not saved.look and saved.looked_at > asked:
+            if saved is not None and saved.look is None and saved.looked_at > asked:
                 raise AlreadyRunningError(
                     f"the waiting run (PID {pid}) has inspected the node, and its release reports no outcome",
                     path=path,
@@ -133,7 +133,7 @@ def _takes_signal(pid: int) -> bool:
     A signal that is awaited does not count as blocked (sigtimedwait(2)). The state is checked twice: a run that is at
     work at the first check may be idle at the second.
     """
-    is_idle = wait.of_instance
+    is_idle = wait.saved_by
     return is_idle(pid) is not None or trust.blocks(pid, signal.SIGHUP) or is_idle(pid) is not None
 
 

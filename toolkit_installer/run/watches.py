@@ -5,19 +5,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from toolkit_installer import log
-from toolkit_installer.applying import reload_windows
 from toolkit_installer.kubernetes.verdicts import Standing
 from toolkit_installer.node import idling
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.reporting.outcome import LookRecorder
+from toolkit_installer.reporting.saved_state import SavedState
 from toolkit_installer.reporting.telling import Telling
 from toolkit_installer.run.converge import Converger
 from toolkit_installer.settings import Settings
 from toolkit_installer.waiting.node_watch import DriftWatch, DriverWatch, GpuWatch
 from toolkit_installer.waiting.readiness import Readiness
-from toolkit_installer.waiting.wait import Remembered
 
 if TYPE_CHECKING:
     from toolkit_installer.kubernetes.wanted import Question
@@ -48,7 +47,7 @@ class Watches:
         self.look = LookRecorder()
         self.tries = 0
         self.looked_at, self.failure = 0.0, ""
-        """When the run last converged, and why that failed (`Remembered`)."""
+        """When the node was last brought to where it should be, and why that failed (`SavedState`)."""
         self._converger = converger
         self._gate = converger.gate
         self._command: tuple[str, ...] = ()
@@ -63,20 +62,20 @@ class Watches:
         """Whether no driver was usable at the last inspection."""
         return self._converger.driver_away or self.driver.away
 
-    def recall(self, remembered: Remembered) -> None:
-        """Restore the state that the process before the idle process saved."""
+    def restore(self, saved: SavedState) -> None:
+        """Restore what the process before the idle one saved."""
         if self.question is not None:
-            self.question.recall(remembered.standing, remembered.answered)
-        self.driver.recall(remembered)
-        self._converger.driver_away = remembered.driver_away and not self.driver.named
-        self._command = remembered.command
-        self.looked_at, self.failure = remembered.looked_at, remembered.failure
-        self.gpus.idle = remembered.without_gpu
-        self.look.restore(remembered.look)
-        self.telling.recall(remembered.telling)
-        self._gate.pending = reload_windows.understood(remembered.pending)
-        if self.plugin is not None:
-            self.plugin.recall(remembered.plugin)
+            self.question.standing = saved.standing
+        self.driver.restore(saved.driver, saved.driver_seen, away=saved.driver_away)
+        self._converger.driver_away = saved.driver_away and not self.driver.named
+        self._command = saved.command
+        self.looked_at, self.failure = saved.looked_at, saved.failure
+        self.gpus.idle = saved.without_gpu
+        self.look.restore(saved.look)
+        self.telling.restore(saved.report, saved.counted, saved.metrics_process)
+        self._gate.pending = saved.pending
+        if self.plugin is not None and saved.plugin is not None:
+            self.plugin.restore(saved.plugin)
 
     def settled(self) -> bool:
         """Return whether the run may sleep: the plugin reported nothing new, and its next report wakes the run.
@@ -106,11 +105,12 @@ class Watches:
         unknown |= self._gate.pending is not None and opens is None
         return unknown, opens
 
-    def remembered(self, *, later: bool) -> Remembered:
-        """Return the state to save; `later`: the run polls for something, so that its tries are counted."""
-        return Remembered(
+    def save(self, *, later: bool) -> SavedState:
+        """Return the state to restore after the wait; `later`: something is still unknown, and tries are counted."""
+        return SavedState(
             driver=self.driver.watched,
             driver_away=self.driver_away,
+            driver_seen=self.driver.seen,
             tries=self.tries if later else 0,
             without_gpu=self.gpus.idle,
             command=self._command,
@@ -120,9 +120,10 @@ class Watches:
             failure=self.failure,
             said=log.said(),
             differences=tuple(self.drift.differences.items()),
-            telling=self.telling.remembered(),
-            pending=reload_windows.plain(self._gate.pending),
-            driver_seen=self.driver.seen,
-            plugin=self.plugin.remembered() if self.plugin is not None else {},
-            look=self.look.plain(),
+            report=self.telling.report_memory,
+            counted=self.telling.counted,
+            metrics_process=self.telling.metrics_process,
+            pending=self._gate.pending,
+            plugin=self.plugin.save() if self.plugin is not None else None,
+            look=self.look.recorded,
         )

@@ -11,7 +11,7 @@ import os
 import signal
 import socket
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from toolkit_installer.node import idling, signals
@@ -123,16 +123,15 @@ class Beside:
         place = f"/proc/{self.pid}/cwd/"
         return [(idling.LATER, place, idling.identity(place))]
 
-    def remembered(self) -> dict[str, int]:
-        """Return the state to save over a sleep."""
-        return {"pid": self.pid, "fd": self._channel.fileno()} if self._channel is not None else {}
+    @property
+    def saved(self) -> tuple[int, int] | None:
+        """PID and the descriptor of the channel, for `restore`; None where there is no process."""
+        return (self.pid, self._channel.fileno()) if self._channel is not None else None
 
-    def recall(self, said: Any) -> None:
-        """Restore the process and its channel from the saved state, if that is possible."""
-        fd, pid = (said.get("fd"), said.get("pid")) if isinstance(said, Mapping) else (None, None)
-        if type(fd) is not int or type(pid) is not int:
-            return
-        with contextlib.suppress(OSError, OverflowError):  # then the caller starts it again
+    def restore(self, saved: tuple[int, int]) -> None:
+        """Take up the process again, if its channel is still open."""
+        pid, fd = saved
+        with contextlib.suppress(OSError, OverflowError):  # then it is started again
             if stat.S_ISSOCK(os.fstat(fd).st_mode):
                 self._channel, self.pid = socket.socket(fileno=fd), pid
                 self._channel.set_inheritable(False)

@@ -30,7 +30,6 @@ from toolkit_installer.receipt import memory, schema
 from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import OnDrift, Settings, WithoutGpu
-from toolkit_installer.waiting.wait import Remembered
 
 _LONGEST = 4000
 """The longest difference in the log, in characters; `plan` shows all of it."""
@@ -185,16 +184,15 @@ class DriverWatch:
         self._seen = Seen.UNKNOWN
 
     @property
-    def seen(self) -> str:
-        """The state to save for the named root, besides `watched` and `away`."""
-        return str(self._seen)
+    def seen(self) -> Seen:
+        """What was seen so far of the driver in the named root."""
+        return self._seen
 
-    def recall(self, remembered: Remembered) -> None:
-        """Restore the state that the process before the idle process saved."""
-        self.watched = remembered.driver
-        self.away = self.named and remembered.driver_away
-        words = remembered.driver_seen
-        self._seen = Seen(words) if words in set(Seen) else Seen.UNKNOWN
+    def restore(self, watched: tuple[tuple[str, str], ...], seen: Seen, *, away: bool) -> None:
+        """Restore what the process before the idle one saved."""
+        self.watched = watched
+        self.away = self.named and away
+        self._seen = seen
 
     def renew(self) -> None:
         """Take the identities before an inspection of the node; inspect a named root whose driver changed meanwhile.

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Any
 
 from toolkit_installer import log
 from toolkit_installer.engines.detect import decide
@@ -14,7 +12,7 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.settings import NriSettings, Settings
 from toolkit_installer.waiting import plugin_protocol
 from toolkit_installer.waiting.child_process import Beside
-from toolkit_installer.waiting.plugin_protocol import PluginStatus
+from toolkit_installer.waiting.plugin_protocol import PluginState, PluginStatus
 
 _FUNCTION = "toolkit_installer.waiting.plugin_process:main"
 """The child's entry point, named here and imported by no module of the run: its imports belong to a process of its own.
@@ -107,25 +105,17 @@ class PluginWatch:
         """Keep the channel open in the idle process."""
         self._process.keep()
 
-    def remembered(self) -> dict[str, Any]:
-        """Return the state to save over a sleep, as JSON values; {} if the plugin was not started."""
-        if not self.begun:
-            return {}
-        return {
-            "process": self._process.remembered(),
-            "started": self._started,
-            "standing": plugin_protocol.status_fields(self.standing),
-        }
+    def save(self) -> PluginState | None:
+        """Return what `restore` takes, None where the plugin is not served yet."""
+        return PluginState(self._process.saved, self._started, self.standing) if self.begun else None
 
-    def recall(self, said: Mapping[str, Any]) -> None:
-        """Restore the saved state, if that is possible."""
-        if not said:
-            return
+    def restore(self, saved: PluginState) -> None:
+        """Take up the plugin's process again, if its channel is still open."""
         self.begun = True
-        self._process.recall(said.get("process"))
-        started = said.get("started")
-        self._started = started if isinstance(started, float) else 0.0
-        self.standing = plugin_protocol.saved_status(said)
+        if saved.process is not None:
+            self._process.restore(saved.process)
+        self._started = saved.started
+        self.standing = saved.status
 
     def _replace(self) -> None:
         """Restart the process, unless that was just done: then `owes` defers it. Raises Stopped."""

@@ -7,8 +7,7 @@ saves the status over its sleep, too.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from toolkit_installer.settings import NriSettings, Settings
@@ -69,33 +68,21 @@ class PluginStatus(NamedTuple):
     """Whether the engine would drop the devices that the plugin names."""
 
 
-def status_fields(standing: PluginStatus) -> dict[str, Any]:
-    """Return the status as JSON values."""
-    return standing._asdict()
+class PluginState(NamedTuple):
+    """What a run saves of the plugin while it waits."""
+
+    process: tuple[int, int] | None
+    """PID, and the descriptor of the channel."""
+    started: float
+    """When a process was last started anew, by a clock that never goes back; 0: none was."""
+    status: PluginStatus
 
 
-def pack_status(standing: PluginStatus) -> bytes:
+def pack_status(status: PluginStatus) -> bytes:
     """Return the status as one packet."""
-    return json.dumps(status_fields(standing)).encode()
+    return json.dumps(status).encode()
 
 
 def parse_packet(packet: bytes) -> PluginStatus:
     """Return the status in a packet."""
-    return parse_status(json.loads(packet))
-
-
-def parse_status(said: Mapping[str, Any]) -> PluginStatus:
-    """Return the saved status, as far as it can be parsed: another version of the program may have written it."""
-    connected, engine, reason = said.get("connected"), said.get("engine"), said.get("reason")
-    return PluginStatus(
-        connected is True,
-        engine if isinstance(engine, str) else "",
-        reason if isinstance(reason, str) else "",
-        said.get("unsupported") is True,
-    )
-
-
-def saved_status(said: Mapping[str, Any]) -> PluginStatus:
-    """Return the plugin's status in the saved state of `PluginWatch`."""
-    found = said.get("standing")
-    return parse_status(found if isinstance(found, Mapping) else {})
+    return PluginStatus(*json.loads(packet))

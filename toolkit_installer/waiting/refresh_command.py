@@ -14,7 +14,6 @@ from toolkit_installer.errors import InstallerError
 from toolkit_installer.node import places, processes
 from toolkit_installer.node.places import Mount
 from toolkit_installer.settings import Program, Settings
-from toolkit_installer.waiting import wait
 
 _IN_A_POD = "KUBERNETES_SERVICE_HOST"
 _PLACES = (
@@ -39,12 +38,14 @@ def of_self() -> str:
     return command("refresh", sys.argv, os.environ, _namespace(os.getpid()), places.table_of(os.getpid()))
 
 
-def of_run(pid: int) -> str:
-    """Return the command `refresh` for the run that waits as the process `pid`."""
+def of_run(pid: int, started: Sequence[str]) -> str:
+    """Return the command `refresh` for the run that waits as the process `pid`.
+
+    `started` are the words that the run was first started with; empty: those of its process.
+    """
     process = processes.inspect_process(pid)
     environment = processes.environment(process) if process is not None else {}
-    saved = wait.of_instance(pid)
-    words = saved.command if saved is not None and saved.command else process.arguments if process is not None else ()
+    words = started or (process.arguments if process is not None else ())
     return command("refresh", words, environment, _namespace(pid), places.table_of(pid))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import re
 from typing import Any
 
@@ -15,7 +14,7 @@ from tests.support.api_server import real
 from toolkit_installer import errors
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.kubernetes import node_state, verdicts
-from toolkit_installer.kubernetes.node_state import Happening, Ledger, NodeState, Reason, ReportMemory, Told
+from toolkit_installer.kubernetes.node_state import NodeState, Reason
 from toolkit_installer.settings import Taint
 
 OURS = Taint("nvidia.com/toolkit", "missing", "NoSchedule")
@@ -127,19 +126,3 @@ def test_only_a_toleration_that_lasts_lets_our_pods_stay(
     daemon_set = {"spec": {"template": {"spec": {"containers": [{}], "tolerations": [toleration]}}}}
     taint = {"key": OURS.key, "value": OURS.value, "effect": effect}
     assert verdicts.tolerates(daemon_set, taint) is tolerated
-
-
-def test_what_was_told_is_known_again_after_the_sleep() -> None:
-    happening = Happening("Node", "Drift", "é", warning=True)
-    ledger = Ledger((Told(happening, "n.1", 2, 1.0, 2.0),), (happening,), (2.0,))
-    memory = ReportMemory(
-        READY, 5.0, ready=False, begun=True, failed=DOWN, labels=(("a", "b"),), ledger=ledger, failure="why"
-    )
-    assert node_state.understood(json.loads(json.dumps(node_state.plain(memory)))) == memory
-
-
-@pytest.mark.parametrize(
-    "said", [None, [], {}, {"condition": 1}, {"ledger": {"told": [{}]}}, {"new": "field"}], ids=str
-)
-def test_what_another_version_remembered_is_told_once_more(said: object) -> None:
-    assert node_state.understood(said) == ReportMemory()

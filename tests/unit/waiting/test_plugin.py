@@ -22,7 +22,7 @@ from toolkit_installer.settings import CdiSettings, LogFormat, NriSettings, Prog
 from toolkit_installer.waiting import plugin_log, plugin_process, plugin_protocol
 from toolkit_installer.waiting.plugin import CannotStartError, PluginWatch, UnsupportedEngineError
 from toolkit_installer.waiting.plugin_log import Lines
-from toolkit_installer.waiting.plugin_protocol import PluginStatus
+from toolkit_installer.waiting.plugin_protocol import PluginState, PluginStatus
 
 SOCKET = "/run/nri/nri.sock"
 PLACE = SOCKET[1:]
@@ -247,12 +247,13 @@ def test_what_is_said_before_a_sleep_is_heard_before_it(engine: AskingEngine, wa
 
 
 def test_after_a_sleep_it_is_known_again(engine: AskingEngine, watch: PluginWatch, tmp_path: Path) -> None:
-    assert watch.remembered() == {}
+    assert watch.save() is None
     watch.begin()
     watch.keep()
-    said = watch.remembered()
+    saved = watch.save()
+    assert saved is not None
     other = watch_of(tmp_path)
-    other.recall(said)
+    other.restore(saved)
     assert other.standing == watch.standing
     assert other._process.pid == watch._process.pid
     assert not other.owes
@@ -262,20 +263,17 @@ def test_after_a_sleep_it_is_known_again(engine: AskingEngine, watch: PluginWatc
     other._process._channel.detach()  # it is the other one's
 
 
-@pytest.mark.parametrize(
-    "said", [{"process": None}, {"process": {"pid": 1, "fd": 9999}, "standing": 7, "started": "x"}, {"standing": {}}]
-)
-def test_what_cannot_be_understood_after_a_sleep_is_owed(watch: PluginWatch, said: dict[str, object]) -> None:
-    watch.recall(said)
+@pytest.mark.parametrize("process", [None, (1, 9999), (1, -1)])
+def test_a_process_whose_channel_is_gone_is_started_again(watch: PluginWatch, process: tuple[int, int] | None) -> None:
+    watch.restore(PluginState(process, 0.0, PluginStatus()))
     assert watch.owes
     assert not watch.standing.connected
 
 
-def test_without_a_plugin_nothing_is_remembered_or_owed(watch: PluginWatch) -> None:
-    watch.recall({})
+def test_without_a_plugin_nothing_is_saved_or_pending(watch: PluginWatch) -> None:
     watch.look()
     assert not watch.owes
-    assert watch.remembered() == {}
+    assert watch.save() is None
 
 
 def test_the_run_holds_nothing_of_what_the_process_is_made_of(engine: AskingEngine, watch: PluginWatch) -> None:
@@ -323,7 +321,6 @@ def test_what_is_handed_over_arrives(log_format: LogFormat | None) -> None:
 def test_how_it_stands_arrives() -> None:
     stands = PluginStatus(connected=False, engine="containerd v2.0.1", reason="it would not", unsupported=True)
     assert plugin_protocol.parse_packet(plugin_protocol.pack_status(stands)) == stands
-    assert plugin_protocol.parse_status({"connected": 1, "engine": 2, "reason": None}) == PluginStatus(reason="")
 
 
 def test_a_line_is_written_as_the_run_writes_it() -> None:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
 import msgspec
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
@@ -125,14 +123,3 @@ def test_a_look_that_fails_leaves_the_time_of_the_last_that_did_not() -> None:
 
 def test_other_lines_count_nothing() -> None:
     assert counted(("starting", 1.0), ("waiting", 2.0)) == Counted()
-
-
-def test_what_was_counted_is_known_again_after_the_sleep() -> None:
-    found = counted(("reloading", 10.0), ("engine-serves", 12.5), ("rollback", 13.0))
-    found = metrics_text.ended(found, "done", 1_800_000_000.0)
-    assert metrics_text.understood(json.loads(json.dumps(metrics_text.plain(found)))) == found
-
-
-@pytest.mark.parametrize("said", [None, [], {"reloads": 1}, {"rollbacks": "x"}], ids=str)
-def test_what_another_version_counted_begins_anew(said: object) -> None:
-    assert metrics_text.understood(said) == Counted()

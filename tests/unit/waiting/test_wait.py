@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import concurrent.futures
 import contextlib
-import dataclasses
 import io
 import json
 import os
@@ -17,31 +16,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.kubernetes.verdicts import Standing
 from toolkit_installer.node import idling, signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.waiting import wait
-from toolkit_installer.waiting.wait import Remembered
 
-DRIVER = (("/dev/nvidiactl", "absent 2"), ("/a\nb", "1 2 3"))
-STANDING = Standing(bare=True, wanted=True, accepted=("system:serviceaccount:a:b 1 2",))
-REMEMBERED = Remembered(
-    ("DaemonSet", "Node"),
-    DRIVER,
-    driver_away=True,
-    tries=2,
-    without_gpu=True,
-    standing=STANDING,
-    differences=(("/etc/docker/daemon.json", "--- a\n+++ b\n"),),
-    plugin={"process": {"pid": 7, "fd": 8}, "standing": {"connected": True}},
-)
-HELD = Remembered(standing=Standing(bare=True, held=True))
+STATE = {"driver": [["/a\nb", "1 2 3"]], "tries": 2, "failure": "an odd name: \udcff"}
+COMMAND = ["/usr/bin/python3", "-I", "/usr/local/bin/nvidia-toolkit", "run", "--no-daemon=false"]
 
 
 class Replaced(Exception):  # noqa: N818  # it stands for an exec, which is no error
@@ -68,14 +53,13 @@ class Fields:
 
     def of(
         self,
-        remembered: Remembered,
+        state: Any,
         *,
-        later: bool,
         watched: tuple[tuple[str, str, str], ...] = (),
-        within: float | None = None,
+        seconds: float | None = None,
     ) -> list[str]:
         with pytest.raises(Replaced) as caught:
-            wait.wait(self.pid_file, None, watched, remembered, later=later, within=within)
+            wait.wait(self.pid_file, None, watched, wait.started_as(), state, seconds=seconds)
         self.fd = int(caught.value.args[-1])
         return os.pread(self.fd, idling.LIMIT, 0).decode().split("\0")  # what reads it in earnest closes it
 
@@ -99,50 +83,48 @@ def waited(
     return said
 
 
-def test_what_is_remembered_is_known_again(fields: Fields, monkeypatch: pytest.MonkeyPatch) -> None:
-    fields.of(REMEMBERED, later=True)
+def test_the_state_and_the_locks_are_there_again(fields: Fields, monkeypatch: pytest.MonkeyPatch) -> None:
+    fields.of(STATE)
     monkeypatch.setenv(idling.RESUME, f"{fields.fd}:DRIFT,DRIVER")
     woken = wait.resumed()
     assert woken is not None
-    command = (sys.executable, *sys.orig_argv[1:])
-    assert woken.remembered == msgspec.structs.replace(REMEMBERED, command=command)
+    assert woken.state == STATE
     assert (woken.pid_fd, woken.pid_path) == (fields.pid_file.fd, fields.pid_file.path)
     assert woken.events == {idling.DRIFT, idling.DRIVER}
     assert wait.resumed() is None
 
 
-def test_what_is_not_known_is_looked_for_less_and_less_often_but_never_given_up(fields: Fields) -> None:
-    pauses = [
-        float(fields.of(msgspec.structs.replace(REMEMBERED, tries=tries), later=True)[2]) for tries in (*range(8), 5000)
-    ]
-    assert pauses == [30, 60, 120, 240, 480, 600, 600, 600, 600]
+@pytest.mark.parametrize(
+    "soon, pauses",
+    [(False, [30, 60, 120, 240, 480, 600, 600, 600, 600]), (True, [2, 4, 8, 16, 32, 64, 120, 120, 120])],
+    ids=["configured", "not configured yet"],
+)
+def test_what_is_not_known_is_looked_for_less_and_less_often_but_never_given_up(
+    soon: bool,  # noqa: FBT001
+    pauses: list[float],
+) -> None:
+    tries = (*range(8), 5000)
+    assert wait.woken_after(later=True, tries=-7, soon=soon, within=None) == pauses[0]
+    assert [wait.woken_after(later=True, tries=each, soon=soon, within=None) for each in tries] == pauses
 
 
 @pytest.mark.parametrize(
     "later, within, seconds",
-    [(False, 7.5, "7.5"), (False, 90_000.0, "600.0"), (True, 7.5, "7.5"), (True, 90_000.0, "30.0"), (False, None, "")],
+    [(False, 7.5, 7.5), (False, 90_000.0, 600.0), (True, 7.5, 7.5), (True, 90_000.0, 30.0), (False, None, None)],
 )
 def test_a_time_of_the_clock_is_slept_until_but_not_without_a_look_at_the_clock(
-    fields: Fields,
     later: bool,  # noqa: FBT001
     within: float | None,
-    seconds: str,
+    seconds: float | None,
 ) -> None:
-    assert fields.of(msgspec.structs.replace(REMEMBERED, tries=0), later=later, within=within)[2] == seconds
+    assert wait.woken_after(later=later, tries=0, soon=False, within=within) == seconds
 
 
-def test_a_node_that_may_not_be_configured_yet_is_asked_for_sooner(fields: Fields) -> None:
-    pauses = [
-        float(fields.of(msgspec.structs.replace(HELD, tries=tries), later=True)[2]) for tries in (*range(8), 5000)
-    ]
-    assert pauses == [2, 4, 8, 16, 32, 64, 120, 120, 120]
-
-
-def test_where_all_is_known_nobody_is_woken_without_an_event(fields: Fields) -> None:
-    told = fields.of(REMEMBERED, later=False, watched=((idling.DRIFT, "/etc/a", "1"),))
-    assert told[2] == ""
-    assert idling.Told(told).watched == [(idling.DRIFT, "/etc/a", "1")]
-    assert idling.Told(told).later is None
+@pytest.mark.parametrize("seconds", [None, 7.5])
+def test_the_idle_process_is_told_when_to_wake_the_run(fields: Fields, seconds: float | None) -> None:
+    told = idling.Told(fields.of(STATE, watched=((idling.DRIFT, "/etc/a", "1"),), seconds=seconds))
+    assert told.watched == [(idling.DRIFT, "/etc/a", "1")]
+    assert told.later == seconds
 
 
 def test_all_that_changed_is_told(tmp_path: Path) -> None:
@@ -196,87 +178,14 @@ def test_what_a_child_told_before_is_used_up() -> None:
 
 
 def test_a_program_that_was_woken_holds_nothing_back(fields: Fields, monkeypatch: pytest.MonkeyPatch) -> None:
-    fields.of(REMEMBERED, later=True)
+    fields.of(STATE)
     monkeypatch.setenv(idling.RESUME, f"{fields.fd}:CHILD")
     signals.hold_child()
     assert wait.resumed() is not None
     assert signal.SIGCHLD not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
-# --- what other packages wrote, and what nobody wrote ---
-
-COMMAND = ["/usr/bin/python3", "-I", "/usr/local/bin/nvidia-toolkit", "run", "--no-daemon=false"]
-DRIFTED, MOVED = ("/etc/docker/daemon.json", "1 2 3 4 5"), ("/run/nvidia/driver", "absent 2")
-
-
-@dataclasses.dataclass(frozen=True)
-class Written:
-    """A state as a package of some time wrote it: the fields, and what is to be understood of it."""
-
-    fields: list[str]
-    remembered: Remembered
-    watched: list[tuple[str, str, str]]
-    seconds: float = 30.0
-    later: float | None = None
-
-
-def written(memory: dict[str, Any], *rest: str) -> list[str]:
-    """Return a state of which all packages so far agree on the locks."""
-    locks: dict[str, Any] = {"pid_fd": 3, "pid_path": "/run/nvidia/toolkit.pid", "pid_folders": ["/run/nvidia"]}
-    return [json.dumps(locks | {"lock_fd": 4} | memory), *rest]
-
-
-def words() -> list[str]:
-    return [str(len(COMMAND)), *COMMAND]
-
-
-SAID = {"answered": ["Node"], "driver": [list(MOVED)], "driver_away": True, "tries": 3}
-STOOD = {"bare": True, "held": False, "wanted": True, "namespace": False, "accepted": list(STANDING.accepted)}
-STATES = {
-    "first": Written(written({}, "30.0", *words(), *DRIFTED), Remembered(known=False), [(idling.DRIFT, *DRIFTED)]),
-    "first, which looked at nothing": Written(
-        written({}, "", *words(), *DRIFTED), Remembered(known=False), [], seconds=0.0
-    ),
-    "with the answers": Written(
-        written({"answered": ["DaemonSet", "Node"]}, "30.0", *words(), *DRIFTED),
-        Remembered(("DaemonSet", "Node"), known=False),
-        [(idling.DRIFT, *DRIFTED)],
-    ),
-    "with the driver": Written(
-        written({"remembered": SAID}, "30.0", "240.0", *words(), idling.DRIFT, *DRIFTED, idling.DRIVER, *MOVED),
-        Remembered(("Node",), (MOVED,), driver_away=True, tries=3),
-        [(idling.DRIFT, *DRIFTED), (idling.DRIVER, *MOVED)],
-        later=240.0,
-    ),
-    "of version 4": Written(
-        written(
-            {"version": 4, "remembered": SAID | {"command": COMMAND}},
-            "30.0",
-            "",
-            *words(),
-            idling.DRIFT,
-            *DRIFTED,
-        ),
-        Remembered(("Node",), (MOVED,), driver_away=True, tries=3, command=tuple(COMMAND)),
-        [(idling.DRIFT, *DRIFTED)],
-    ),
-    "of version 5": Written(
-        written({"version": 5, "remembered": SAID | {"standing": STOOD}}, "30.0", "", *words(), idling.DRIFT, *DRIFTED),
-        Remembered(("Node",), (MOVED,), driver_away=True, tries=3, standing=STANDING),
-        [(idling.DRIFT, *DRIFTED)],
-    ),
-    "of version 5, damaged": Written(
-        written({"version": 5, "remembered": SAID | {"standing": STOOD | {"held": "no"}}}, "30.0", "", *words()),
-        Remembered(("Node",), (MOVED,), driver_away=True, tries=3, known=False),
-        [],
-    ),
-    "newer": Written(
-        written({"version": 6, "remembered": {"answered": "otherwise"}}, "30.0", "", *words(), "NEWS", *DRIFTED),
-        Remembered(known=False),
-        [("NEWS", *DRIFTED)],
-    ),
-}
-every_state = pytest.mark.parametrize("state", STATES.values(), ids=STATES)
+# --- what another release wrote, and what nobody wrote ---
 
 
 @contextlib.contextmanager
@@ -306,37 +215,13 @@ def locks() -> Iterator[tuple[int, int]]:
         os.close(folder)
 
 
-@every_state
-def test_the_state_of_any_package_hands_its_locks_over_and_what_of_the_rest_is_understood(state: Written) -> None:
-    with locks() as (file, folder):
-        memory = json.loads(state.fields[0]) | {"pid_fd": file, "lock_fd": folder}
-        content = "\0".join([json.dumps(memory), *state.fields[1:]]).encode()
-        with woken_by(content, "SIGTERM,NEWS"):
-            woken = wait.resumed()
-        assert woken == wait.Resumed(
-            frozenset({"SIGTERM", "NEWS"}), file, "/run/nvidia/toolkit.pid", ("/run/nvidia",), folder, state.remembered
-        )
-        assert not os.get_inheritable(file)
-        assert not os.get_inheritable(folder)
-
-
-@every_state
-def test_the_idle_process_understands_what_any_package_told_it(state: Written) -> None:
-    told = idling.Told(state.fields)
-    assert told.watched == state.watched
-    assert (told.seconds, told.later) == (state.seconds, state.later)
-    assert told.commands == [("", COMMAND)]
-
-
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=6,
 )
-KEYS = ("version", "pid_fd", "pid_path", "pid_folders", "lock_fd", "answered", "remembered")
-standings = st.dictionaries(st.sampled_from([*STOOD]), json_values)
-fields_of = st.dictionaries(st.sampled_from([*SAID, "command", "standing"]), json_values | standings)
-states = st.dictionaries(st.sampled_from(KEYS), json_values | fields_of)
+KEYS = ("pid_fd", "pid_path", "pid_folders", "lock_fd", "others", "folders", "state")
+states = st.dictionaries(st.sampled_from(KEYS), json_values)
 
 
 @given(states.map(json.dumps).map(str.encode) | st.binary(max_size=40))
@@ -345,17 +230,20 @@ def test_whatever_a_state_says_the_event_is_told(content: bytes) -> None:
         woken = wait.resumed()
     assert woken is not None
     assert woken.events == {"SIGTERM"}
-    assert woken.remembered.tries >= 0
 
 
-@given(states)
-def test_whatever_else_a_state_says_the_locks_are_kept(memory: dict[str, Any]) -> None:
+@given(json_values)
+def test_whatever_else_a_state_says_the_locks_are_kept(state: Any) -> None:
     with locks() as (file, folder):
-        memory |= {"pid_fd": file, "pid_path": "/run/a.pid", "pid_folders": [], "lock_fd": folder}
-        with woken_by(json.dumps(memory).encode()):
+        saved = {"pid_fd": file, "pid_path": "/run/a.pid", "pid_folders": ["/run"], "lock_fd": folder, "state": state}
+        with woken_by(json.dumps(saved | {"of another release": 1}).encode(), "SIGTERM,NEWS"):
             woken = wait.resumed()
         assert woken is not None
-        assert (woken.pid_fd, woken.pid_path, woken.lock_fd) == (file, "/run/a.pid", folder)
+        assert woken.events == {"SIGTERM", "NEWS"}
+        assert (woken.pid_fd, woken.pid_path, woken.pid_folders) == (file, "/run/a.pid", ("/run",))
+        assert woken.lock_fd == folder
+        assert not os.get_inheritable(file)
+        assert not os.get_inheritable(folder)
 
 
 def test_locks_that_a_state_does_not_tell_of_are_found_by_what_they_lock(tmp_path: Path) -> None:
@@ -384,7 +272,7 @@ def test_a_variable_that_names_somebody_elses_descriptor_is_a_fresh_start(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fd = os.open(tmp_path / "file", os.O_RDWR | os.O_CREAT)
-    os.write(fd, STATES["first"].fields[0].encode())
+    os.write(fd, json.dumps(STATE).encode())
     other = os.memfd_create("another-state", 0)
     for each in (fd, other):
         monkeypatch.setenv(idling.RESUME, f"{each}:SIGTERM")
@@ -412,7 +300,7 @@ def test_the_next_command_is_taken_where_the_first_cannot_be(tmp_path: Path, mon
 
 
 def test_a_program_of_somebody_elses_is_started_as_it_was(fields: Fields) -> None:
-    told = idling.Told(fields.of(REMEMBERED, later=False))  # here it is pytest's
+    told = idling.Told(fields.of(STATE))  # here it is pytest's
     ((_, command),) = told.commands
     assert command == [sys.executable, *sys.orig_argv[1:]]
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
-import msgspec
 import pytest
 
 from toolkit_installer.applying.reload_windows import Pending
@@ -17,11 +16,12 @@ from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import trust
 from toolkit_installer.receipt.schema import FILE, FOLDER, SPECIFICATION_ROLE, FileRecord, Receipt, State
+from toolkit_installer.reporting import saved_state
+from toolkit_installer.reporting.saved_state import SavedState
 from toolkit_installer.run.instance import Instance
 from toolkit_installer.settings import OnDrift, Settings
 from toolkit_installer.waiting import wait
 from toolkit_installer.waiting.readiness import Readiness
-from toolkit_installer.waiting.wait import Remembered
 
 PATH = "/var/run/cdi/nvidia.yaml"
 INSTALL_DIR = "/usr/local/nvidia"
@@ -46,7 +46,7 @@ class Run:
         self.pid_file = PidFile.acquire(self.node.files, "/x.pid")
         self.converged = 0
         self.watched: list[tuple[str, str, str]] = []
-        self.remembered = Remembered()
+        self.saved = SavedState()
         self.looks = 0
         monkeypatch.setattr(trust, "load_if_usable", self._look)
         monkeypatch.setattr(Readiness, "mark", lambda *_, **__: None)
@@ -62,15 +62,17 @@ class Run:
         self.converged += 1
         self.place.write_bytes(OURS)
 
-    def _sleep(self, _file: PidFile, _lock: int | None, watched: Any, remembered: Remembered, **_: object) -> NoReturn:
-        self.watched, self.remembered = list(watched), remembered
+    def _sleep(
+        self, _file: PidFile, _lock: int | None, watched: Any, _command: Any, state: Any, **_: object
+    ) -> NoReturn:
+        self.watched, self.saved = list(watched), saved_state.parse(state)
         raise Asleep
 
     def fall_asleep(self, content: bytes, on_drift: OnDrift, pending: Pending | None = None) -> None:
         self.place.write_bytes(content)
         instance = Instance(Settings(on_drift=on_drift), self.node, self.pid_file)
         with pytest.raises(Asleep):
-            instance.resume((), Remembered(pending=msgspec.to_builtins(pending) if pending is not None else {}))
+            instance.resume((), SavedState(pending=pending))
 
     @property
     def managed(self) -> list[tuple[str, str]]:
@@ -124,7 +126,7 @@ def test_a_repair_waits_for_the_reload_that_is_put_off_and_a_report_does_not(
     assert run.converged == 0
     assert logged.getvalue().count("event=drift") == told
     assert run.managed == run.as_it_is
-    assert run.remembered.pending == msgspec.to_builtins(PENDING)
+    assert run.saved.pending == PENDING
 
 
 def test_where_nobody_wants_to_know_nothing_is_watched_or_told(run: Run, logged: io.StringIO) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import msgspec
 import pytest
 
-from toolkit_installer.applying import gpu_containers, reload_windows
+from toolkit_installer.applying import gpu_containers
 from toolkit_installer.applying.reload_gate import ReloadGate
 from toolkit_installer.applying.reload_windows import Pending
 from toolkit_installer.engines.api import DesiredState, Live
@@ -59,14 +57,6 @@ def test_a_time_zone_that_broke_meanwhile_is_worth_a_look_that_says_so(window: R
     (tmp_path / "etc").mkdir()
     (tmp_path / "etc/localtime").write_text("none")
     assert window.is_worth_a_look({idling.LATER})
-
-
-def test_what_is_waited_for_is_remembered() -> None:
-    assert reload_windows.understood(json.loads(json.dumps(reload_windows.plain(WAITS)))) == WAITS
-    assert reload_windows.plain(None) == {}
-    others: list[Any] = [None, {}, [], "?", {"engines": 7}, msgspec.to_builtins(WAITS) | {"since": "then"}]
-    for said in others:
-        assert reload_windows.understood(said) is None
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from toolkit_installer.kubernetes.verdicts import Asked, Standing, Verdict, judg
 from toolkit_installer.kubernetes.wanted import Question
 from toolkit_installer.settings import ClusterSettings
 
-DOCUMENT = (Path(__file__).parents[2] / "docs/kubernetes.md").read_text(encoding="utf-8")
+DOCUMENT = (Path(__file__).parents[3] / "docs/kubernetes.md").read_text(encoding="utf-8")
 DS, NS, NODE = Asked.DAEMON_SET, Asked.NAMESPACE, Asked.NODE
 MINE = Bearer("me")
 
@@ -255,7 +255,7 @@ class Script:
             mock.patch.object(wanted, "time", self),
             mock.patch.object(wanted, "signals", self),
         ):
-            question.recall(standing, ())
+            question.standing = standing
             back = question.unwanted()
         self.last = question.standing
         return back

@@ -1,0 +1,83 @@
+"""What a run must know again after it waited as the idle process: one value, saved in a memory file as JSON.
+
+The idle process holds the memory file open. Another release of the program may read it: unknown fields are ignored,
+missing fields have their defaults, and a state with a value of a wrong type counts as unknown: then the run inspects
+the node anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from toolkit_installer.applying.reload_windows import Pending
+from toolkit_installer.kubernetes.node_state import ReportMemory
+from toolkit_installer.kubernetes.verdicts import Standing
+from toolkit_installer.reporting.metrics_text import Counted
+from toolkit_installer.reporting.outcome import LookOutcome
+from toolkit_installer.waiting import wait
+from toolkit_installer.waiting.node_watch import Seen
+from toolkit_installer.waiting.plugin_protocol import PluginState
+
+
+class SavedState(msgspec.Struct, frozen=True):
+    """The state of a run while it waits."""
+
+    driver: tuple[tuple[str, str], ...] = ()
+    """Paths that change with the driver, with their identities (idling.identity) before the last inspection."""
+    driver_away: bool = False
+    """No driver was usable."""
+    driver_seen: Seen = Seen.UNKNOWN
+    """What was seen so far of a driver in a root that was named."""
+    tries: int = 0
+    """How often in a row the run was woken to find out what is still unknown."""
+    without_gpu: bool = False
+    """The node shows no GPU: nothing is installed, and nothing is to be."""
+    command: tuple[str, ...] = ()
+    """The words that the program was first started with; empty: those that it was started with now."""
+    standing: Standing = Standing()
+    """What is known of the DaemonSet, and what this run may change and has installed."""
+    engine_stopped: bool = False
+    """An engine was not running."""
+    looked_at: float = 0.0
+    """When the run last converged, or tried to: seconds since 1970, 0 for never."""
+    failure: str = ""
+    """Why that failed; empty: it did not."""
+    said: tuple[str, ...] = ()
+    """What was logged then (`log.said`): a later inspection logs only what is new."""
+    differences: tuple[tuple[str, str], ...] = ()
+    """Files that another program changed, and a masked diff of what a run would change in each."""
+    report: ReportMemory | None = None
+    """What the cluster was told, and what is still to be."""
+    counted: Counted | None = None
+    """What the metrics count."""
+    metrics_process: tuple[int, int] | None = None
+    """PID of the metrics server, and the descriptor of the channel to it."""
+    plugin: PluginState | None = None
+    """The NRI plugin's process and status, None where it is not served."""
+    pending: Pending | None = None
+    """The reload that was not allowed yet."""
+    look: LookOutcome | None = None
+    """How the last inspection ended."""
+    known: bool = True
+    """The whole state was understood. If not, the run inspects the node anew."""
+
+
+def parse(saved: Any) -> SavedState:
+    """Return the state in values that JSON has. A state that is not understood is `SavedState(known=False)`. Pure."""
+    try:
+        return msgspec.convert(saved, SavedState)
+    except msgspec.ValidationError:
+        return SavedState(known=False)
+
+
+def plain(state: SavedState) -> Any:
+    """Return the state as values that JSON has. Pure."""
+    return msgspec.to_builtins(state)
+
+
+def of_run(pid: int) -> SavedState | None:
+    """Return the state of the run that waits as the process `pid`; None where that run is at work, or gone."""
+    saved = wait.saved_by(pid)
+    return parse(saved) if saved is not None else None
