@@ -39,7 +39,7 @@ def _real_start(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def _nothing_read_yet() -> None:
     """Have no test hide values in words because another one has read them."""
-    for known in (reading.files, reading.commands, reading.variables):
+    for known in (reading.cached_files, reading.cached_commands, reading.cached_environments):
         known.clear()
 
 

@@ -24,7 +24,7 @@ _UNUSED: Final = (
 )
 """Modules that no change of the node uses either. Importing them would take an eighth of a start."""
 
-_OBJECTS: Final = 50_000
+_GC_THRESHOLD: Final = 50_000
 """Allocations before the garbage collector runs: imports make half as many objects, and none of those is garbage."""
 
 
@@ -59,22 +59,22 @@ def _start(name: str) -> int:
     _forbid_core_dumps()
     # before any import that could start a thread: a thread without the mask would receive the signals
     signals.block()
-    gc.set_threshold(_OBJECTS)
+    gc.set_threshold(_GC_THRESHOLD)
     lazy.defer(*_LATE)
     lazy.defer(*_UNUSED, by_a_change=False)
     with lazy.deferred_patterns():
         # without typing_extensions msgspec uses the standard library's typing, which has the same by now; msgspec and
         # click support decimals and UUIDs, of which this program has none
-        with lazy.without("typing_extensions"), lazy.unused(decimal="Decimal", uuid="UUID SafeUUID"):
+        with lazy.block_import("typing_extensions"), lazy.defer_during_import(decimal="Decimal", uuid="UUID SafeUUID"):
             importlib.import_module("msgspec")
             importlib.import_module("click")
         from toolkit_installer.cli import commands  # noqa: PLC0415  # see above
         from toolkit_installer.settings import Program  # noqa: PLC0415  # see above
 
-    return _leave(commands.main(Program(name), sys.argv[1:]))
+    return _exit_process(commands.main(Program(name), sys.argv[1:]))
 
 
-def _leave(code: int) -> int:
+def _exit_process(code: int) -> int:
     """End the process at once with this exit code, so that the kernel frees its memory as one piece.
 
     Python would collect garbage and free each object: a sixth of a command's time. Exit handlers of libraries run here

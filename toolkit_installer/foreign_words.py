@@ -21,25 +21,25 @@ _FIRST_WORDS = 6
 """The number of first words of a Python command line that may name the program that Python runs."""
 
 
-class _Learnt:
+class _HiddenValues:
     """The hidden values, and the texts that they came from: a text is read once, not again for each log line."""
 
-    people: ClassVar[masking.Hiding]
-    settled: ClassVar[masking.Hiding]
+    people: ClassVar[masking.DocumentMasker]
+    settled: ClassVar[masking.DocumentMasker]
     read: ClassVar[dict[tuple[str, str | int], Any] | None] = None
 
 
-def of_program(text: str) -> str:
+def mask_program_text(text: str) -> str:
     """Return another program's message without hidden values and without parts of them."""
-    return _learnt().words(text)
+    return _update_hidden_values().words(text)
 
 
-def own(text: str) -> str:
+def mask_own_text(text: str) -> str:
     """Return one of this program's messages without hidden values that it quotes as a whole."""
-    return _learnt().known(text)
+    return _update_hidden_values().known(text)
 
 
-def _is_of_this_program(words: Sequence[str]) -> bool:
+def _runs_this_program(words: Sequence[str]) -> bool:
     """Return whether a command line runs this program: its words and variables occur in our own messages."""
     program = posixpath.basename(words[0]) if words else ""
     if program in _PROGRAMS:
@@ -50,27 +50,29 @@ def _is_of_this_program(words: Sequence[str]) -> bool:
     )
 
 
-def _learnt() -> masking.Hiding:
+def _update_hidden_values() -> masking.DocumentMasker:
     """Return the hidden values, updated with all texts that were read by now."""
     heard_now: dict[tuple[str, str | int], Any] = {
-        ("file", path): content for path, content in tuple(reading.files.items()) if not path.endswith(_OWN)
+        ("file", path): content for path, content in tuple(reading.cached_files.items()) if not path.endswith(_OWN)
     }
-    commands = {pid: words for pid, words in tuple(reading.commands.items()) if not _is_of_this_program(words)}
-    own = reading.commands.keys() - commands.keys()
+    commands = {pid: words for pid, words in tuple(reading.cached_commands.items()) if not _runs_this_program(words)}
+    own = reading.cached_commands.keys() - commands.keys()
     heard_now |= {("command", pid): words for pid, words in commands.items()}
-    heard_now |= {("variables", pid): each for pid, each in tuple(reading.variables.items()) if pid not in own}
-    before = _Learnt.read
+    heard_now |= {
+        ("variables", pid): each for pid, each in tuple(reading.cached_environments.items()) if pid not in own
+    }
+    before = _HiddenValues.read
     if before is None or any(heard_now.get(key) != value for key, value in before.items()):
-        before, _Learnt.people = {}, masking.Hiding()
+        before, _HiddenValues.people = {}, masking.DocumentMasker()
     elif len(before) == len(heard_now):
-        return _Learnt.settled
+        return _HiddenValues.settled
     for key in heard_now.keys() - before.keys():
         value = heard_now[key]
         if key[0] == "file":
-            _Learnt.people.content(value)
+            _HiddenValues.people.content(value)
         elif key[0] == "command":
-            _Learnt.people.arguments(value)
+            _HiddenValues.people.arguments(value)
         else:
-            _Learnt.people.value(dict(value))
-    _Learnt.settled, _Learnt.read = _Learnt.people.settled(), heard_now
-    return _Learnt.settled
+            _HiddenValues.people.value(dict(value))
+    _HiddenValues.settled, _HiddenValues.read = _HiddenValues.people.settled(), heard_now
+    return _HiddenValues.settled

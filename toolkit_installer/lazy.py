@@ -58,14 +58,14 @@ def pattern(text: AnyStr, flags: int = 0) -> re.Pattern[AnyStr]:
 @contextlib.contextmanager
 def deferred_patterns() -> Iterator[None]:
     """Make `re.compile` lazy inside the block, for the modules that are imported there."""
-    before, re.compile = re.compile, cast("Any", _deferred)
+    before, re.compile = re.compile, cast("Any", _compile_lazily)
     try:
         yield
     finally:
         re.compile = before
 
 
-def _deferred(text: Any, flags: int = 0) -> Any:
+def _compile_lazily(text: Any, flags: int = 0) -> Any:
     return pattern(text, flags) if isinstance(text, (str, bytes)) else _compile(text, flags)
 
 
@@ -73,7 +73,7 @@ class LazyModule(types.ModuleType):
     """A module that is imported when one of its attributes is first used, and then has all attributes."""
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(_imported(self), name)
+        return getattr(_import_module(self), name)
 
 
 _DEFERRED: Final[dict[str, None]] = {}
@@ -94,10 +94,10 @@ def defer(*names: str, by_a_change: bool = True) -> None:
 def load_all() -> None:
     """Import every module that is still lazy and that a change of the node may use."""
     for module in [each for name in _DEFERRED if isinstance(each := sys.modules.get(name), LazyModule)]:
-        _imported(module)
+        _import_module(module)
 
 
-class _Named(type):
+class _PlaceholderType(type):
     """Metaclass of `Placeholder`: every class attribute is the class itself, except what Python itself looks up."""
 
     def __getattr__(cls, name: str) -> Any:
@@ -106,7 +106,7 @@ class _Named(type):
         return cls
 
 
-class Placeholder(metaclass=_Named):
+class Placeholder(metaclass=_PlaceholderType):
     """Replaces a class of a lazy module, for code that only refers to it or never uses the instances that it makes."""
 
     def __init__(self, *_: object, **__: object) -> None:
@@ -114,7 +114,7 @@ class Placeholder(metaclass=_Named):
 
 
 @contextlib.contextmanager
-def unused(**modules: str) -> Iterator[None]:
+def defer_during_import(**modules: str) -> Iterator[None]:
     """Make modules lazy while another module that refers to them is imported; later imports get the real ones.
 
     `modules` has the attributes of each, separated by spaces and possibly none, that are to be a `Placeholder`; a
@@ -130,13 +130,13 @@ def unused(**modules: str) -> Iterator[None]:
         yield
     finally:
         for stand_in, words in stand_ins:
-            _make_room(stand_in)
+            _remove_lazy_module(stand_in)
             for word in (*words, *(["__path__"] if words else [])):
                 delattr(stand_in, word)
 
 
 @contextlib.contextmanager
-def without(name: str) -> Iterator[None]:
+def block_import(name: str) -> Iterator[None]:
     """Make a module unimportable inside the block, unless it is imported already, for an import with a fallback."""
     if name in sys.modules:
         yield
@@ -148,13 +148,13 @@ def without(name: str) -> Iterator[None]:
         del sys.modules[name]
 
 
-def _imported(module: LazyModule) -> types.ModuleType:
+def _import_module(module: LazyModule) -> types.ModuleType:
     """Return the real module of a lazy one, imported now."""
-    _make_room(module)
+    _remove_lazy_module(module)
     with deferred_patterns():
         return importlib.import_module(module.__name__)
 
 
-def _make_room(module: LazyModule) -> None:
+def _remove_lazy_module(module: LazyModule) -> None:
     if sys.modules.get(module.__name__) is module:
         del sys.modules[module.__name__]

@@ -27,7 +27,7 @@ _DEBUG, _INFO, _WARNING = 10, 20, 30
 """The levels of the standard library's logging, which may not be imported yet."""
 _DIGEST: Final = 16
 """Hex digits of a line's digest: enough to keep a few hundred lines apart."""
-_MOST_SAID: Final = 200
+_MOST_DIGESTS: Final = 200
 _UNUSED_BY_STRUCTLOG: Final = {
     "asyncio": "",
     "uuid": "",
@@ -44,7 +44,7 @@ _LISTENER: Final = "toolkit-installer"
 """The name of our handler in the standard library's logging."""
 
 
-class _Later:
+class _PendingSetup:
     """The setup that `configure` defers until structlog is imported, and whether a person reads the log live."""
 
     set_up: Callable[[], None] | None = None
@@ -52,7 +52,7 @@ class _Later:
     for_people: bool = False
 
 
-class _Told:
+class _LoggedLines:
     """Digests of the lines that this process has written, and of those to suppress; listeners for each line."""
 
     said: ClassVar[dict[str, None]] = {}
@@ -61,11 +61,11 @@ class _Told:
     unheard: bool = False
 
 
-class _Lines:
+class _LazyLogger:
     """A logger that imports structlog when one of its methods is called."""
 
     def __getattr__(self, level: str) -> Callable[..., Any]:
-        if _Told.unheard or (level == "debug" and _Later.set_up is not None):
+        if _LoggedLines.unheard or (level == "debug" and _PendingSetup.set_up is not None):
             return lambda *_, **__: None  # not to be written: with `debug`, structlog is set up from the start
         set_up()
         import structlog  # noqa: PLC0415  # see the module's docstring
@@ -75,7 +75,7 @@ class _Lines:
 
 def get() -> FilteringBoundLogger:
     """Return a logger; `configure` applies to loggers made before it, too."""
-    return cast("FilteringBoundLogger", _Lines())
+    return cast("FilteringBoundLogger", _LazyLogger())
 
 
 def configure(
@@ -92,9 +92,9 @@ def configure(
     variables = os.environ if environment is None else environment
     color = is_terminal and not variables.get("NO_COLOR") and variables.get("TERM") != "dumb"
     renderer = Renderer(log_format, color=color)
-    _Later.for_people = log_format is LogFormat.CONSOLE and not debug  # with `debug`, its lines would interleave
-    _Later.set_up = lambda: _configure_structlog(renderer, stream, debug=debug)
-    _Later.listen = lambda: _listen_to_libraries(debug=debug)
+    _PendingSetup.for_people = log_format is LogFormat.CONSOLE and not debug  # with `debug`, its lines would interleave
+    _PendingSetup.set_up = lambda: _configure_structlog(renderer, stream, debug=debug)
+    _PendingSetup.listen = lambda: _listen_to_libraries(debug=debug)
     if debug or "structlog" in sys.modules:
         set_up()
     elif "logging" in sys.modules:
@@ -103,35 +103,35 @@ def configure(
 
 def is_for_people() -> bool:
     """Return whether a person reads the log live: slow work may then be shown in a status line."""
-    return _Later.for_people
+    return _PendingSetup.for_people
 
 
-def only_news(known: Iterable[str]) -> None:
+def suppress_known_lines(known: Iterable[str]) -> None:
     """Suppress the lines whose digests an earlier process returned from `said`, up to the first new line.
 
     A repeated inspection is worth a line only if something is new.
     """
-    _Told.known = frozenset(known)
+    _LoggedLines.known = frozenset(known)
 
 
-def said() -> tuple[str, ...]:
+def get_line_digests() -> tuple[str, ...]:
     """Return a short digest of each line that was written, or suppressed as known; times do not count."""
-    return tuple(_Told.said)
+    return tuple(_LoggedLines.said)
 
 
 @contextlib.contextmanager
-def unheard() -> Iterator[None]:
+def suppress_lines() -> Iterator[None]:
     """Suppress logging inside the block, for a command that is no run and prints its own result."""
-    before, _Told.unheard = _Told.unheard, True
+    before, _LoggedLines.unheard = _LoggedLines.unheard, True
     try:
         yield
     finally:
-        _Told.unheard = before
+        _LoggedLines.unheard = before
 
 
-def overhear(listener: Callable[[Mapping[str, Any]], None]) -> None:
+def add_listener(listener: Callable[[Mapping[str, Any]], None]) -> None:
     """Call `listener` with each line that is written from now on: its keys and values, secrets masked."""
-    _Told.hears.append(listener)
+    _LoggedLines.hears.append(listener)
 
 
 def set_up() -> None:
@@ -139,21 +139,21 @@ def set_up() -> None:
 
     A command that changes the node calls this first: half-way through, the program's own files may be gone.
     """
-    if _Later.set_up is not None:
-        _Later.set_up()
-        _Later.set_up = None  # only now: a signal may interrupt an import, and the next line tries again
+    if _PendingSetup.set_up is not None:
+        _PendingSetup.set_up()
+        _PendingSetup.set_up = None  # only now: a signal may interrupt an import, and the next line tries again
     listen()
 
 
 def listen() -> None:
     """Handle libraries' messages from now on. Call it before importing one that uses the standard library's logging."""
-    if _Later.listen is not None:
-        _Later.listen()
-        _Later.listen = None
+    if _PendingSetup.listen is not None:
+        _PendingSetup.listen()
+        _PendingSetup.listen = None
 
 
 def _configure_structlog(renderer: Renderer, stream: TextIO, *, debug: bool) -> None:
-    with lazy.deferred_patterns(), lazy.unused(**_UNUSED_BY_STRUCTLOG):
+    with lazy.deferred_patterns(), lazy.defer_during_import(**_UNUSED_BY_STRUCTLOG):
         import logging  # noqa: PLC0415  # see the module's docstring
 
         setattr(logging, "logAsyncioTasks", False)  # noqa: B010  # from 3.12 on it would ask asyncio for a task
@@ -163,7 +163,7 @@ def _configure_structlog(renderer: Renderer, stream: TextIO, *, debug: bool) -> 
         processors=[
             structlog.contextvars.merge_contextvars,
             structlog.processors.add_log_level,
-            _only_news,
+            _drop_known_line,
             structlog.processors.TimeStamper(fmt=TIME, utc=True, key="time"),
             _with_error_text,
             _ordered,
@@ -205,7 +205,7 @@ def _listen_to_libraries(*, debug: bool) -> None:
 
         def emit(self, record: logging.LogRecord) -> None:
             if debug:
-                get().debug(_masked(record.getMessage()), logger=record.name)
+                get().debug(_mask_text(record.getMessage()), logger=record.name)
 
     root = logging.getLogger()
     for handler in root.handlers[:]:
@@ -217,22 +217,22 @@ def _listen_to_libraries(*, debug: bool) -> None:
     root.setLevel(_DEBUG if debug else _WARNING)
 
 
-def _masked(text: str) -> str:
+def _mask_text(text: str) -> str:
     from toolkit_installer import foreign_words  # noqa: PLC0415  # only errors and libraries' messages need it
 
-    return foreign_words.of_program(text)
+    return foreign_words.mask_program_text(text)
 
 
-def _only_news(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+def _drop_known_line(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
     """Raise DropEvent for a known line."""
     import structlog  # noqa: PLC0415  # already imported: it calls this
 
     digest = hashlib.sha256(repr(event).encode(errors="backslashreplace")).hexdigest()[:_DIGEST]
-    if len(_Told.said) < _MOST_SAID:
-        _Told.said[digest] = None
-    if digest in _Told.known:
+    if len(_LoggedLines.said) < _MOST_DIGESTS:
+        _LoggedLines.said[digest] = None
+    if digest in _LoggedLines.known:
         raise structlog.DropEvent
-    _Told.known = frozenset()
+    _LoggedLines.known = frozenset()
     return event
 
 
@@ -240,7 +240,7 @@ def _with_error_text(_logger: WrappedLogger, _method: str, event: EventDict) -> 
     """Replace exceptions by their text with secrets masked: it may quote a configuration file."""
     for key, value in event.items():
         if isinstance(value, BaseException) and key != "exc_info":
-            event[key] = _masked(str(value))
+            event[key] = _mask_text(str(value))
     info = event.pop("exc_info", None)
     if info is True:
         info = sys.exc_info()[1]
@@ -249,7 +249,7 @@ def _with_error_text(_logger: WrappedLogger, _method: str, event: EventDict) -> 
     if isinstance(info, BaseException):
         import traceback  # noqa: PLC0415  # needed for bugs only
 
-        event["exception"] = _masked("".join(traceback.format_exception(info)).rstrip())
+        event["exception"] = _mask_text("".join(traceback.format_exception(info)).rstrip())
     return event
 
 
@@ -261,6 +261,6 @@ def _ordered(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDic
     first = {"time": event.pop("time"), "level": event.pop("level"), "msg": event.pop("event")}
     first |= {"event": event.pop("key", None)}
     line = {key: value for key, value in {**first, **event, **first}.items() if value is not None}
-    for hears in _Told.hears:
+    for hears in _LoggedLines.hears:
         hears(line)
     return line

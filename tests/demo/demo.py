@@ -183,7 +183,7 @@ def demonstrate(engine: str, node: Path, payload: Path) -> None:
     run = Running(*arguments)
     run.until("Waiting for signal")
     title(f"{engine}: what changed in /{place}")
-    print(diff.unified(f"/{place}", before[place][3], path.read_bytes(), color=COLOR), end="")  # type: ignore[arg-type]
+    print(diff.format_diff(f"/{place}", before[place][3], path.read_bytes(), color=COLOR), end="")  # type: ignore[arg-type]
     title(f"{engine}: what is on the node now")
     show_tree(node / "usr/local/nvidia/toolkit")
 

@@ -17,7 +17,7 @@ from tests.node.sequences import ADMINISTRATOR, ENGINES, LOSS, OURS, PROGRAM, RE
 from tests.support import payloads
 from tests.support.built import go_tools
 from tests.support.fake_node import CRIO_DROP_IN, DROP_IN, TOOLKIT, WAITING, Run
-from toolkit_installer.documents.changes import ABSENT, Change, Remove, Table, apply, lookup, merged
+from toolkit_installer.documents.changes import ABSENT, Change, Remove, Table, apply_changes, lookup, merge_tables
 from toolkit_installer.documents.changes import Path as Keys
 
 if TYPE_CHECKING:
@@ -73,14 +73,14 @@ class PeersWorld(World):
             if not any(posixpath.dirname(each) == posixpath.dirname(DROP_IN) for each in root.get("imports", ())):
                 return root, root
             replaced = root | {"plugins": root.get("plugins", {}) | drop_in.get("plugins", {})}
-            return replaced, merged(root, drop_in)
-        both = merged(root, drop_in, whole=self.engine.runtimes)
+            return replaced, merge_tables(root, drop_in)
+        both = merge_tables(root, drop_in, whole=self.engine.runtimes)
         return both, both
 
     def others(self, view: Table) -> dict[Keys, Any]:
         """Return the values that no installer has a say in."""
         ours: list[Change] = [Remove(path) for path in (self.engine.runtimes, self.engine.default)]
-        rest = apply(view, tuple(ours))
+        rest = apply_changes(view, tuple(ours))
         return {path: value for path, value in _leaves(rest) if path[0] not in ("imports", "version")}
 
     def foreign(self, view: Table) -> dict[str, str]:

@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.file_states import state_of
 from tests.support.engines import images
 from tests.support.engines.containers import PodContainers
-from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.errors import ExitCode
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName
@@ -89,7 +89,7 @@ def test_an_image_that_somebody_has_made_is_not_started_however_small_it_is(site
     site.install()
     with subprocess.Popen([*command[:-1], "events"], stdout=subprocess.PIPE, text=True, env=environment) as events:
         try:
-            adapter = adapter_of(EngineName.CONTAINERD)
+            adapter = get_adapter(EngineName.CONTAINERD)
             trials = adapter.try_handlers(Node("/"), str(site.engine.socket), 60, {"nvidia": False})
             assert (trials.faults, trials.unknown) == ({}, "")
             assert events.stdout is not None
@@ -114,7 +114,7 @@ def test_crio_is_tried_with_its_own_image_and_a_handler_that_it_does_not_know_is
         crio.restart()
         (folder / "nvidia/toolkit/nvidia-container-runtime.cdi").write_text(BROKEN)
         asked = {"nvidia": False, "nvidia-legacy": True, "nvidia-cdi": False, "absent": False}
-        trials = adapter_of(EngineName.CRIO).try_handlers(Node("/"), str(crio.socket), 60, {"runc": False, **asked})
+        trials = get_adapter(EngineName.CRIO).try_handlers(Node("/"), str(crio.socket), 60, {"runc": False, **asked})
         assert trials.unknown == ""
         assert set(trials.faults) == {"nvidia-legacy", "nvidia-cdi", "absent"}
         assert "has no device of NVIDIA's in its /dev" in trials.faults["nvidia-legacy"]

@@ -14,7 +14,7 @@ import pytest
 from tests.e2e.containerd_binaries import Binary, differences, dump
 from tests.support.containerd_cases import HANDLERS, TOOLKIT, Case, cases
 from tests.support.containerd_links import CASES, put
-from toolkit_installer.engines.api import Inspection, Live
+from toolkit_installer.engines.api import Inspection, LiveState
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.target import EngineTarget, Request
@@ -78,7 +78,7 @@ def test_files_that_are_linked_give_every_containerd_what_it_had_and_our_handler
         if before is None:
             assert "leads nowhere" in name  # 1.x refuses it at once, and 2.x when it starts
             continue
-        answers = Live(f"{binary.release}.0", {"runc": None}, "runc") if live else None
+        answers = LiveState(f"{binary.release}.0", {"runc": None}, "runc") if live else None
         target = EngineTarget(EngineName.CONTAINERD)
         answer = Inspection("/run/containerd/containerd.sock", (), answers)
         inspection = containerd_inspection.inspect_own(Node(str(root)), target, answer)

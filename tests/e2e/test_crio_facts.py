@@ -109,7 +109,7 @@ def test_crio_says_of_files_that_are_given_in_memory_what_it_would_make_of_them(
     binary: Path, after: str, served: dict[str, str], default: str | None, words: list[str]
 ) -> None:
     programs = Node("/").programs
-    said = crio_trial.trial_faults(
+    said = crio_trial.find_trial_faults(
         programs, str(binary), b"", (RUNC.encode(), after.encode()), DesiredState((), served, default)
     )
     assert len(said) == len(words), said
@@ -120,6 +120,8 @@ def test_crio_is_not_asked_about_a_change_where_it_refuses_what_is_there(binary:
     broken = b"[crio.runtime]\nlog_size_max = 1\n"
     programs = Node("/").programs
     assert (
-        crio_trial.trial_faults(programs, str(binary), broken, (b"", b""), DesiredState((), {"nvidia": "/x"}, "nvidia"))
+        crio_trial.find_trial_faults(
+            programs, str(binary), broken, (b"", b""), DesiredState((), {"nvidia": "/x"}, "nvidia")
+        )
         == []
     )

@@ -10,8 +10,8 @@ from tests.e2e.file_states import state_of, traces_of_writing
 from tests.e2e.program import WAITING, Installer
 from tests.support.engines.containers import ContainerError, PodContainers
 from toolkit_installer.applying import impact
-from toolkit_installer.applying.impact import Running
-from toolkit_installer.engines.api import Inspection, Live
+from toolkit_installer.applying.impact import RunningContainers
+from toolkit_installer.engines.api import Inspection, LiveState
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName
@@ -83,10 +83,10 @@ def test_pods_that_run_through_our_handlers_are_told_by_crios_conmons_and_the_ot
     for name, handler in {"completed": "nvidia-cdi", "other": "runc"}.items():
         pods.start(name, handler)
     pods.stop("completed")
-    live = Live("", {}, None, processes.inspect_process(crio.pid))
+    live = LiveState("", {}, None, processes.inspect_process(crio.pid))
     inspection = Inspection(str(crio.socket), (), live)
-    found = impact.containers(Node("/"), EngineName.CRIO, inspection, str(folder / "nvidia" / "toolkit"))
-    assert found == Running(2, 1, (identity[:12],))
+    found = impact.find_running_containers(Node("/"), EngineName.CRIO, inspection, str(folder / "nvidia" / "toolkit"))
+    assert found == RunningContainers(2, 1, (identity[:12],))
     for name in ("cuda", "completed", "other"):
         pods.end(name)
         pods.remove(name)

@@ -124,7 +124,7 @@ def test_a_users_docker_forbids_nothing_and_is_no_docker_of_the_nodes(
 ) -> None:
     own = [pid for pid, name in processes._running(frozenset({"dockerd"}).__contains__) if USER in trust.users_of(pid)]
     assert own
-    assert not [each for each in processes.named(frozenset({"dockerd"})) if each.pid in own]
+    assert not [each for each in processes.find_by_name(frozenset({"dockerd"})) if each.pid in own]
     monkeypatch.setattr(room, "SOCKET", str(rootless.folder / "absent" / "docker.sock"))
     inspection = room.Docker().inspect(
         node(), EngineTarget(EngineName.DOCKER, EngineSettings(config=str(rootless.folder / "other.json")))

@@ -232,7 +232,7 @@ def test_what_starts_no_container_prints_what_the_low_level_runtime_prints(name:
     low_level = shutil.which(name, path=PATH)
     if low_level is None:
         pytest.skip(f"not installed: {name}")
-    wrapper.write_text(wrappers.text(wrapper.name, folder=str(folder), low_level=[low_level], modules="/none"))
+    wrapper.write_text(wrappers.build_wrapper(wrapper.name, folder=str(folder), low_level=[low_level], modules="/none"))
     wrapper.chmod(0o755)
     for command in COMMANDS:
         words = command.replace("{}", str(folder / "root")).split()

@@ -285,7 +285,7 @@ def test_the_daemon_set_is_deleted_and_waited_for_before_what_its_pods_need_is()
     daemon_set = manifests.one(installed(), "DaemonSet")["metadata"]
     assert name == daemon_set["name"]
     given = manifests.environment(container) | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
-    assert build.deletion(name, {}, given, Program(program)) == DeletionSettings(name, "10.0.0.1")
+    assert build.build_deletion(name, {}, given, Program(program)) == DeletionSettings(name, "10.0.0.1")
     assert build.build({}, given, Program(program), installing=False)
     seconds = Sources({}, given, Program(program)).answer(DELETION_TIMEOUT).value
     assert isinstance(seconds, float)

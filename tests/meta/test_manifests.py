@@ -23,7 +23,7 @@ from tests.support.manifests import (
 from toolkit_installer import __version__
 from toolkit_installer.cli.options.help import COMMANDS
 from toolkit_installer.cli.options.table import OPTIONS, UNLESS_INSTALLED
-from toolkit_installer.engines.target import handlers
+from toolkit_installer.engines.target import select_handlers
 from toolkit_installer.kubernetes import wanted
 from toolkit_installer.kubernetes.verdicts import scheduling_obstacle
 from toolkit_installer.reporting import cluster
@@ -239,7 +239,7 @@ def test_the_runtime_classes_are_those_of_the_handlers_and_schedulable_where_not
     assert {each["metadata"]["name"]: each["handler"] for each in classes} == {
         name: name for name in ("nvidia", "nvidia-cdi", "nvidia-legacy")
     }
-    registered = handlers(settings().engine.runtime_name, RUNTIMES, "/toolkit")
+    registered = select_handlers(settings().engine.runtime_name, RUNTIMES, "/toolkit")
     assert {each["handler"] for each in classes} == {each.name for each in registered}
     for each in classes:
         assert each["scheduling"]["nodeSelector"].items() <= node()["metadata"]["labels"].items()

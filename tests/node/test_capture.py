@@ -23,7 +23,7 @@ from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, DROP_IN, FakeNode
 from toolkit_installer.cli import commands
 from toolkit_installer.node import programs
 from toolkit_installer.node.calls import SystemCalls
-from toolkit_installer.node.programs import Completed
+from toolkit_installer.node.programs import CompletedProgram
 from toolkit_installer.settings import Program
 
 SECRETIVE = """{
@@ -71,7 +71,7 @@ def alive(node: FakeNode, **says: object) -> Iterator[None]:
     """Have a dockerd answer on the node meanwhile, as `says` has it. Its binary takes whatever it is asked about."""
     with contextlib.closing(FakeDockerd(node, **says)) as dockerd:
         node.write(os.readlink(f"/proc/{dockerd.pid}/exe"), "a program", 0o755)
-        with mock.patch.object(programs, "completed", return_value=Completed(0, b"", "")):
+        with mock.patch.object(programs, "run_to_completion", return_value=CompletedProgram(0, b"", "")):
             yield
     node.place(SOCKET).unlink()
 

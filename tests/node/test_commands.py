@@ -351,7 +351,7 @@ def test_an_unprivileged_user_can_install_on_a_node_that_is_theirs(
             os.chown(place, user, user)
     before = node.snapshot()
     # what root's containers on this machine, which this user may not look at, mean has a test of its own
-    monkeypatch.setattr(toolkit_users, "_watched", list)
+    monkeypatch.setattr(toolkit_users, "_find_watched", list)
     # a fork, not a process of its own: the interpreter may lie where only its owner can start it
     done = run(node, scratch, "run", "--no-daemon", engine="containerd", user=user)
     assert done.code == 0, done.output

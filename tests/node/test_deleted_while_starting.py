@@ -223,7 +223,7 @@ def course(
     node: FakeNode, server: Server, dockerd: FakeDockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Course:
     # containers of this machine are none of the made node's
-    monkeypatch.setattr(processes, "pids", list)
+    monkeypatch.setattr(processes, "list_pids", list)
     return Course(node, server, dockerd, tmp_path)
 
 

@@ -23,7 +23,7 @@ from tests.node.drift import (
 )
 from tests.node.faults import Outcome
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, STORE, TOOLKIT, FakeNode
-from toolkit_installer.documents.changes import same
+from toolkit_installer.documents.changes import is_same
 
 RUNTIME = f"{TOOLKIT}/nvidia-container-runtime".encode()
 
@@ -259,7 +259,7 @@ def check_left(case: Case, node: FakeNode, path: str, expected: bytes | None, do
     if case.exact:
         assert left == expected
     elif left is not None and expected is not None:
-        assert same(parsed(path, left or b"{}"), parsed(path, expected))
+        assert is_same(parsed(path, left or b"{}"), parsed(path, expected))
     for words in case.says:
         assert words in done.output
     if not case.says:

@@ -22,7 +22,7 @@ CONFIG = f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml"
 NOTHING = ("/run/nvidia/driver: there is no such folder", "/: there is no nvidia-smi")
 
 
-def looked(node: FakeNode, toolkit: ToolkitSettings = TO_BE_FOUND) -> roots.Look:
+def looked(node: FakeNode, toolkit: ToolkitSettings = TO_BE_FOUND) -> roots.DriverSearch:
     return roots.find_driver(Node(str(node.root)), toolkit)
 
 
@@ -41,7 +41,7 @@ def operator_says(node: FakeNode, root: str, dev_root: str = "", **more: str) ->
 
 
 def test_without_a_driver_each_root_is_said_with_what_it_lacks(node: FakeNode) -> None:
-    assert looked(node) == roots.Look(None, NOTHING, nothing_there=True)
+    assert looked(node) == roots.DriverSearch(None, NOTHING, nothing_there=True)
 
 
 @runs_drivers

@@ -21,7 +21,7 @@ from toolkit_installer.settings import Program
 
 READER = "node.reading.Reader"
 CANONICAL = "node.root.Root.canonical"
-DOCKER = "engines.docker.client.info"
+DOCKER = "engines.docker.client.query_info"
 LOOP = ["NodeError", "cannot follow its symlinks: Too many levels of symbolic links", "/etc/docker", None, None, 40]
 
 

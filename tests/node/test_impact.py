@@ -15,7 +15,7 @@ from tests.node import faults
 from tests.node.engines.live import SOCKET, FakeContainerd, FakeDockerd
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, NOTHING_TO_DO, FakeNode
 from toolkit_installer.node import processes
-from toolkit_installer.node.programs import Completed, ProgramError
+from toolkit_installer.node.programs import CompletedProgram, ProgramError
 from toolkit_installer.node.services import Services
 
 IMPACT = "event=reload-impact"
@@ -36,14 +36,14 @@ class Containerd(FakeContainerd):
         self.questions.write_text("")
         super().__init__(node)
 
-    def _run(self, command: list[str], **more: object) -> Completed:
+    def _run(self, command: list[str], **more: object) -> CompletedProgram:
         if "show" not in command or ASKED not in command[2]:
             return super()._run(command, **more)
         with self.questions.open("a") as questions:
             questions.write(f"{' '.join(command[4:])}\n")
         if self.failure:
             raise ProgramError(self.failure)
-        return Completed(0, "\n".join(UNITS[unit] for unit in command[4:]).encode(), "")
+        return CompletedProgram(0, "\n".join(UNITS[unit] for unit in command[4:]).encode(), "")
 
     def asked(self) -> list[str]:
         return self.questions.read_text().splitlines()

@@ -263,7 +263,7 @@ def test_status_tells_which_files_are_there_and_reads_no_copy(node: FakeNode) ->
         return whole(reader, path)
 
     with mock.patch.object(Reader, "digest", digest):
-        found = status.look(seen, Settings(node_root=str(node.root)), store, receipt)
+        found = status.inspect_node(seen, Settings(node_root=str(node.root)), store, receipt)
     assert found.toolkit is not None
     assert found.toolkit.missing == (PROGRAM,)
     assert not copies & set(read)

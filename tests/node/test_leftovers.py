@@ -12,7 +12,7 @@ from tests.node.drift import FOLDERS, engine_of, parsed
 from tests.node.engines import cri_socket
 from tests.node.faults import Outcome, run
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, DROP_IN, NOTHING_TO_DO, STORE, TOOLKIT, FakeNode
-from toolkit_installer.documents.changes import same
+from toolkit_installer.documents.changes import is_same
 
 DATA = Path(__file__).parents[1] / "data" / "leftovers"
 PLACES = {"daemon.json": DAEMON_JSON, "config.toml": CONFIG_TOML, "99-nvidia.toml": DROP_IN}
@@ -45,7 +45,7 @@ class Leftover:
 
     def check_gone(self) -> None:
         expected = (self.data / "expected").read_bytes()
-        assert same(parsed(self.path, self.node.read(self.path)), parsed(self.path, expected))
+        assert is_same(parsed(self.path, self.node.read(self.path)), parsed(self.path, expected))
         assert self.node.named_runtimes().keys().isdisjoint(HANDLERS | {"gpu"})
         assert not self.node.exists(DROP_IN)
         assert not self.node.exists(STORE)
@@ -178,7 +178,7 @@ def test_a_copy_of_the_root_with_somebodys_runtime_keeps_that_and_the_earlier_de
     bare.write(DROP_IN, copied(bare.read(CONFIG_TOML), b"nvidia") + KATA)
     assert run(bare, tmp_path, "uninstall", engine="containerd").code == 0
     assert bare.read(CONFIG_TOML) == ROOT
-    assert same(tomllib.loads(bare.read(DROP_IN).decode()), tomllib.loads((copied(ROOT, b"crun") + KATA).decode()))
+    assert is_same(tomllib.loads(bare.read(DROP_IN).decode()), tomllib.loads((copied(ROOT, b"crun") + KATA).decode()))
 
 
 def test_handlers_are_put_into_the_root_once_nvidias_drop_in_is_gone(bare: FakeNode, tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ from tests.node.faults import Plan
 from tests.support.distribution_cases import Case
 from tests.support.fake_node import NOTHING_TO_DO, TOOLKIT, FakeNode
 from tests.support.made_distributions import AGENT, K0s, K3s
-from toolkit_installer.node.programs import Completed
+from toolkit_installer.node.programs import CompletedProgram
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a process is given the node's / with chroot: run as root")
 HANDLERS = {
@@ -136,9 +136,9 @@ def test_a_k3s_that_does_not_start_with_the_change_has_its_template_back(node: F
 class Telling(K3s):
     """A k3s whose containerd prints what it reads, a drop-in of somebody else's included."""
 
-    def _run(self, command: list[str], **more: object) -> Completed:
+    def _run(self, command: list[str], **more: object) -> CompletedProgram:
         if command[-2:] == ["config", "dump"] and command[2] == f"{AGENT}/config.toml":
-            return Completed(0, tomlkit.dumps(self.read()["document"]).encode(), "")
+            return CompletedProgram(0, tomlkit.dumps(self.read()["document"]).encode(), "")
         return super()._run(command, **more)
 
 

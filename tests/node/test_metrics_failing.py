@@ -18,7 +18,7 @@ import pytest
 from tests.node import faults
 from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.support.fake_node import DAEMON_JSON, DEADLINE, TOOLKIT, FakeNode
-from toolkit_installer.waiting.readiness import Answers
+from toolkit_installer.waiting.readiness import EngineAnswers
 
 DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 NO_MORE = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
@@ -107,8 +107,10 @@ def test_whoever_asks_why_a_node_is_not_ready_learns_no_secret(node: FakeNode, t
             connection.request("GET", "/readyz")
             said.write_bytes(connection.getresponse().read())
 
-    wrong = Answers(("docker: http://proxy:hunter2@registry.example/ does not answer",), unserved=frozenset({"docker"}))
-    with mock.patch("toolkit_installer.waiting.readiness.ask_engines", return_value=wrong):
+    wrong = EngineAnswers(
+        ("docker: http://proxy:hunter2@registry.example/ does not answer",), unserved=frozenset({"docker"})
+    )
+    with mock.patch("toolkit_installer.waiting.readiness.query_engines", return_value=wrong):
         outcome = told_to_stop(node, tmp_path, ask, "--metrics-address", f"127.0.0.1:{port}")
     assert outcome.code == 0, outcome.output
     assert said.read_text() == "Drift: docker: http://****@registry.example/ does not answer\n"

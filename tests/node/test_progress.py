@@ -20,8 +20,8 @@ import pytest
 from tests.node.faults import Fault, Plan, _child, run
 from tests.support.fake_node import FakeNode
 from toolkit_installer import log
-from toolkit_installer.applying.files import Progress
-from toolkit_installer.applying.reload import Patience
+from toolkit_installer.applying.files import CopyProgress
+from toolkit_installer.applying.reload import WaitReport
 from toolkit_installer.node import programs
 from toolkit_installer.settings import LogFormat
 
@@ -73,7 +73,7 @@ def test_a_line_comes_every_five_seconds_and_says_what_is_done_of_how_much_and_h
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log.configure(LogFormat.LOGFMT, debug=False, stream=sys.stderr)
-    progress = Progress(TOTAL, clock)
+    progress = CopyProgress(TOTAL, clock)
     told = []
     for _ in range(12):
         clock.now += 1
@@ -88,7 +88,7 @@ def test_a_line_comes_every_five_seconds_and_says_what_is_done_of_how_much_and_h
 def test_time_without_a_byte_counts_too(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     """A flush can take longer than the copy."""
     log.configure(LogFormat.LOGFMT, debug=False, stream=sys.stderr)
-    progress = Progress(TOTAL, clock)
+    progress = CopyProgress(TOTAL, clock)
     clock.now += 1
     progress.add(40_000_000)
     clock.now += 19
@@ -103,7 +103,7 @@ def test_a_terminal_sees_a_bar_that_is_drawn_ten_times_a_second_and_goes(
 ) -> None:
     with terminal() as seen, mock.patch.dict(os.environ, {"TERM": "xterm", "COLUMNS": "100"}):
         log.configure(log_format, debug=False, stream=sys.stderr)
-        progress = Progress(TOTAL, clock)
+        progress = CopyProgress(TOTAL, clock)
         clock.now += 0.0625
         progress.add(1_000_000)
         assert seen() == ""
@@ -132,7 +132,7 @@ def test_a_terminal_that_is_to_have_lines_or_cannot_draw_gets_lines(
 ) -> None:
     with terminal() as seen, mock.patch.dict(os.environ, {"TERM": term}):
         log.configure(log_format, debug=debug, stream=sys.stderr)
-        progress = Progress(TOTAL, clock)
+        progress = CopyProgress(TOTAL, clock)
         clock.now += 1
         progress.add(1)
         assert seen() == ""
@@ -149,7 +149,7 @@ def test_a_terminal_that_is_to_have_lines_or_cannot_draw_gets_lines(
 def test_an_engine_that_is_waited_for_is_shown_with_the_time_and_makes_room_for_lines(clock: Clock) -> None:
     with terminal() as seen, mock.patch.dict(os.environ, {"TERM": "xterm", "COLUMNS": "100"}):
         log.configure(None, debug=False, stream=sys.stderr)
-        patience = Patience("docker", clock)
+        patience = WaitReport("docker", clock)
         clock.now += 0.25
         patience.tick()
         assert seen() == "", "most engines are quicker"
@@ -168,7 +168,7 @@ def test_an_engine_that_is_waited_for_is_shown_with_the_time_and_makes_room_for_
 
 def test_elsewhere_a_line_comes_every_five_seconds(clock: Clock, capsys: pytest.CaptureFixture[str]) -> None:
     log.configure(LogFormat.LOGFMT, debug=False, stream=sys.stderr)
-    patience = Patience("docker", clock)
+    patience = WaitReport("docker", clock)
     told = []
     for _ in range(11):
         clock.now += 1
@@ -181,7 +181,7 @@ def test_elsewhere_a_line_comes_every_five_seconds(clock: Clock, capsys: pytest.
 
 def test_the_time_goes_on_while_a_program_of_the_node_runs() -> None:
     ticks: list[None] = []
-    with programs.telling(lambda: ticks.append(None)):
+    with programs.report_progress(lambda: ticks.append(None)):
         programs.run(["/bin/sleep", "0.7"], seconds=10)
     assert ticks
     number = len(ticks)
@@ -191,7 +191,7 @@ def test_the_time_goes_on_while_a_program_of_the_node_runs() -> None:
 
 @contextlib.contextmanager
 def timed(now: Callable[[], float]) -> Iterator[None]:
-    with mock.patch.object(Progress.__init__, "__defaults__", (now,)):
+    with mock.patch.object(CopyProgress.__init__, "__defaults__", (now,)):
         yield
 
 

@@ -19,7 +19,7 @@ from tests.support.random_edits import (
     without_kept,
 )
 from toolkit_installer.documents import json_document, toml_document
-from toolkit_installer.documents.changes import Change, same
+from toolkit_installer.documents.changes import Change, is_same
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, table_of
 
 RUNS = settings(max_examples=12, derandomize=True)
@@ -66,7 +66,7 @@ def test_docker_is_left_as_the_edit_alone_would_leave_it(
     wanted = alone(json_document.parse(base), ("runtimes",), ("default-runtime",), changes, as_default=True)
     dangling = wanted.get("default-runtime", "runc") not in {"runc", *(wanted.get("runtimes") or {})}
     left = drift(templates, DAEMON_JSON, base, changes, again=again, refused=dangling)
-    assert same(json_document.parse(left), wanted)
+    assert is_same(json_document.parse(left), wanted)
 
 
 @AGAIN
@@ -82,4 +82,4 @@ def test_containerd_is_left_as_the_edit_alone_would_leave_it(
     table = table_of(CRI_PLUGIN[version])
     runtimes, default = (*table, "runtimes"), (*table, "default_runtime_name")
     wanted = alone(before, runtimes, default, changes, as_default=True)
-    assert same(without_kept(parsed(CONFIG_TOML, left), before, runtimes), without_kept(wanted, before, runtimes))
+    assert is_same(without_kept(parsed(CONFIG_TOML, left), before, runtimes), without_kept(wanted, before, runtimes))

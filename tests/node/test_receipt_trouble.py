@@ -12,7 +12,7 @@ import pytest
 from tests.node.drift import Templates, parsed
 from tests.node.faults import Outcome
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, NOTHING_TO_DO, STORE, TOOLKIT, FakeNode
-from toolkit_installer.documents.changes import same
+from toolkit_installer.documents.changes import is_same
 
 RECEIPT = f"{STORE}/receipt.json"
 DOCKER = b'{\n  "log-driver": "json-file",\n  "default-runtime": "crun",\n  "runtimes": {"crun": {"path": "/c"}}\n}\n'
@@ -37,7 +37,7 @@ def check_gone(node: FakeNode, path: str, *, exact: bool) -> None:
     if exact:
         assert node.read(path) == BASES[path]
     else:
-        assert same(parsed(path, node.read(path)), without_default(path))
+        assert is_same(parsed(path, node.read(path)), without_default(path))
         assert b"toolkit-installer" not in node.read(path)
     assert not node.exists(TOOLKIT)
     assert not node.exists(STORE)
@@ -87,11 +87,11 @@ def test_a_run_without_its_receipt_takes_over_what_is_there_and_never_restores_i
     lose(node, *lost)
     again = templates.run(node, path, "run", "--no-daemon")
     assert again.code == 0, again.output
-    assert same(parsed(path, node.read(path)), parsed(path, content))
+    assert is_same(parsed(path, node.read(path)), parsed(path, content))
     assert node.broken_runtimes() == []
     assert NOTHING_TO_DO in templates.run(node, path, "run", "--no-daemon").output
     uninstall(templates, node, path)
-    assert same(parsed(path, node.read(path)), without_default(path))
+    assert is_same(parsed(path, node.read(path)), without_default(path))
     assert not node.exists(STORE)
 
 
@@ -196,7 +196,7 @@ def test_a_damaged_receipt_that_was_moved_away_is_no_reason_not_to_install_again
     assert again.code == 0, again.output
     assert node.broken_runtimes() == []
     uninstall(templates, node, DAEMON_JSON)
-    assert same(parsed(DAEMON_JSON, node.read(DAEMON_JSON)), without_default(DAEMON_JSON))
+    assert is_same(parsed(DAEMON_JSON, node.read(DAEMON_JSON)), without_default(DAEMON_JSON))
 
 
 # --- of another schema ---

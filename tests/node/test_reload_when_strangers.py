@@ -152,4 +152,4 @@ def test_a_folder_that_everybody_may_write_to_is_refused(node: FakeNode) -> None
 def test_the_canarys_process_is_not_looked_for_in_one_that_has_its_number_by_now() -> None:
     """A user whose process got the number sees to it that no device is found: that is no fault of the handler's."""
     with played.process(Path("/"), "canary", user=STRANGER) as pid:
-        assert canaries.without_gpus(pid) == ""
+        assert canaries.describe_missing_gpus(pid) == ""

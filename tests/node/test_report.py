@@ -16,7 +16,7 @@ import pytest
 from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.support import driver_roots
 from tests.support.fake_node import DAEMON_JSON, SCRIPTS, STORE, TOOLKIT, FakeNode
-from toolkit_installer.engines.api import Live
+from toolkit_installer.engines.api import LiveState
 from toolkit_installer.errors import ExitCode
 from toolkit_installer.node.processes import Process
 from toolkit_installer.receipt import schema
@@ -248,5 +248,5 @@ def test_a_full_disk_leaves_no_half_of_it(node: FakeNode) -> None:
 
 def test_an_engines_answer_tells_which_process_gave_it() -> None:
     process = Process(7, "dockerd", "/usr/bin/dockerd", ("dockerd",), 1.0, "docker.service")
-    told = support_bundle._live(Live("1", {}, None, process))
+    told = support_bundle._live(LiveState("1", {}, None, process))
     assert told["process"] == {"pid": 7, "name": "dockerd", "unit": "docker.service"}

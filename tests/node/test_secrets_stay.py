@@ -49,7 +49,7 @@ def texts(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
 def test_no_output_of_the_program_has_a_secret_of_a_configuration(name: str, node: FakeNode, tmp_path: Path) -> None:
     engine, place = PLACES[name.split("-", maxsplit=1)[0].split(".", maxsplit=1)[0]]
     node.write(place, secretive.placed(CASES[name], SECRET))
-    reading.files.clear()
+    reading.cached_files.clear()
     flags = node.arguments("plan", engine=engine)[1:]
     capture, report = tmp_path / "node.capture", tmp_path / "report.tar.gz"
     outputs = {
@@ -92,7 +92,7 @@ def test_no_sentence_of_ours_quotes_an_odd_name(
 ) -> None:
     """A secret that stands where a name belongs, or as a key, is no name."""
     node.write(place, text.replace("@", secret))
-    reading.files.clear()
+    reading.cached_files.clear()
     flags = node.arguments("plan", engine=engine)[1:]
     outputs = {
         "plan": said("plan", *flags),

@@ -100,7 +100,7 @@ def test_the_file_is_told_by_the_database_that_is_open_whatever_else_lies_there(
     for each in GENERATED:
         generate(bare, each)
     with played.process(bare.root, "containerd", wiped="containerd", opens=[OPEN[name]]) as pid:
-        assert files.told_config(seen(pid)) == GENERATED[name]
+        assert files.find_config(seen(pid)) == GENERATED[name]
 
 
 @EACH
@@ -109,7 +109,7 @@ def test_the_file_is_told_by_the_socket_that_the_process_has_bound(bare: FakeNod
         generate(bare, each)
     sockets = [f"{SOCKETS[name]}.ttrpc", SOCKETS[name]]
     with played.process(bare.root, "containerd", wiped="containerd", listens=sockets) as pid:
-        assert files.told_config(seen(pid)) == GENERATED[name]
+        assert files.find_config(seen(pid)) == GENERATED[name]
 
 
 def test_a_data_folder_elsewhere_is_told_by_the_database_and_by_the_executable(bare: FakeNode) -> None:
@@ -117,10 +117,10 @@ def test_a_data_folder_elsewhere_is_told_by_the_database_and_by_the_executable(b
     bare.write(path, "version = 3\n")
     opens = [f"/srv/k3s/agent/containerd/{DATABASE}"]
     with played.process(bare.root, "containerd", wiped="containerd", opens=opens) as pid:
-        assert files.told_config(seen(pid)) == path
+        assert files.find_config(seen(pid)) == path
     with played.process(bare.root, "containerd", wiped="containerd") as pid:
         unpacked = msgspec.structs.replace(seen(pid), executable="/srv/k3s/data/0a1b/bin/k3s")
-        assert files.told_config(unpacked) == path
+        assert files.find_config(unpacked) == path
 
 
 @pytest.mark.parametrize("unit,name", [("k3s-agent.service", "k3s"), ("rke2-server.service", "rke2")])
@@ -131,23 +131,23 @@ def test_two_that_share_a_socket_are_told_apart_by_the_unit_and_else_not_at_all(
     generate(bare, "rke2")
     with played.process(bare.root, "containerd", wiped="containerd", listens=[K3S]) as pid:
         process = msgspec.structs.replace(seen(pid), unit=None)
-        assert files.told_config(msgspec.structs.replace(process, unit=unit)) == GENERATED[name]
+        assert files.find_config(msgspec.structs.replace(process, unit=unit)) == GENERATED[name]
         with pytest.raises(command_line.HiddenError, match="has wiped its command line"):
-            files.told_config(process)
+            files.find_config(process)
 
 
 def test_a_wiped_engine_serves_what_it_has_bound_and_is_waited_for_nowhere_else(bare: FakeNode) -> None:
     node = Node(str(bare.root))
 
     def serves(path: str) -> bool:
-        return serving.process_of(node, EngineName.CONTAINERD, path) is not None
+        return serving.find_process(node, EngineName.CONTAINERD, path) is not None
 
     sockets = [K3S, f"{K3S}.ttrpc", "/run/nri/nri.sock"]
     with played.process(bare.root, "containerd", wiped="containerd", listens=sockets):
         assert serves(K3S)
         assert not serves("/run/containerd/containerd.sock")
-        assert list(serving.served(node)) == [(EngineName.CONTAINERD, K3S)]
-        assert not list(serving.unnamed(node))
+        assert list(serving.find_served_sockets(node)) == [(EngineName.CONTAINERD, K3S)]
+        assert not list(serving.find_unnamed_engines(node))
     with played.process(bare.root, "containerd", wiped="containerd"):
         assert serves(K3S), "it is starting, and may be any"
 
@@ -237,7 +237,7 @@ def test_a_kubelet_that_shows_no_flags_is_believed_by_what_it_shows_and_else_nam
     for path, content in files.items():
         bare.write(path, content)
     with played.process(bare.root, name, "--docker", wiped=name, listens=listens):
-        (found,) = kubelet.running(Node(str(bare.root)))
+        (found,) = kubelet.find_running_kubelets(Node(str(bare.root)))
     assert found.socket == socket, found.told_by
     if socket is None:
         assert "it has wiped its command line" in found.told_by
@@ -268,7 +268,7 @@ def test_the_flags_that_k3s_wiped_are_those_of_its_unit_whose_main_process_it_is
             mock.patch.object(kubelet, "named", return_value=[within]),
             mock.patch.object(Services, "property", lambda _, __, name: told_of[name]),
         ):
-            (found,) = kubelet.running(Node(str(bare.root)))
+            (found,) = kubelet.find_running_kubelets(Node(str(bare.root)))
     assert found.socket == socket
 
 
@@ -279,9 +279,9 @@ def test_a_k3s_that_started_a_containerd_uses_it_and_not_one_of_somebody_elses(b
         played.process(bare.root, "containerd", wiped="containerd", listens=[K3S, f"{K3S}.ttrpc"]),
         played.process(bare.root, "k3s-server", wiped="k3s server") as pid,
     ):
-        assert kubelet.running(node)[0].socket is None
+        assert kubelet.find_running_kubelets(node)[0].socket is None
         with mock.patch.object(serving, "parent_of", return_value=pid):
-            (found,) = kubelet.running(node)
+            (found,) = kubelet.find_running_kubelets(node)
     assert (found.socket, "which belongs to it" in found.told_by) == (K3S, True)
 
 

@@ -34,7 +34,7 @@ class Clock:
     def rest(self, seconds: float) -> None:
         """Pause, and heed a signal as ever."""
         self.now += seconds
-        signals.rest(0.001)
+        signals.sleep(0.001)
 
 
 def main() -> int:

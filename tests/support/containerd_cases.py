@@ -16,14 +16,14 @@ from typing import Any
 import msgspec
 
 from toolkit_installer.cli.options.build import build
-from toolkit_installer.engines.api import DesiredState, EngineFile, Inspection, Live, Recorded
+from toolkit_installer.engines.api import DesiredState, EngineFile, Inspection, LiveState, RecordedFile
 from toolkit_installer.engines.containerd import config
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.node.reading import FileIdentity, Found, Metadata
 from toolkit_installer.receipt.memory import digest_of
 from toolkit_installer.settings import EngineName, Program
 
@@ -109,7 +109,7 @@ def make(case: Case, root: Path) -> Made:
     ).engine
     target = EngineTarget(EngineName.CONTAINERD, engine, recognised=case.about.get("recognised", False))
     release = case.about.get("live")
-    live = Live(release, {"runc": None}, "runc") if release is not None else None
+    live = LiveState(release, {"runc": None}, "runc") if release is not None else None
     inspection = containerd_inspection.inspect_own(
         Node(str(root)), target, Inspection("/run/containerd/containerd.sock", (), live)
     )
@@ -127,7 +127,7 @@ def taken_back(made: Made, *, touched: bool) -> dict[str, tuple[bytes | None, by
                 continue  # there is nothing to add to
             now = b"".join([FIRST_OF_THEIRS, now, b"" if now.endswith(b"\n") or not now else b"\n", LAST_OF_THEIRS])
         found = None if now is None else Found(goal.path, now, _METADATA, _IDENTITY)
-        memory = Recorded(goal.base, frozenset({digest_of(goal.target or b"")}), goal.ownership)
+        memory = RecordedFile(goal.base, frozenset({digest_of(goal.target or b"")}), goal.ownership)
         left = Containerd().without_us(EngineFile(goal.role, goal.path, found), memory, TOOLKIT)
         result[goal.path] = (goal.base, left.base)
     return result
@@ -145,9 +145,9 @@ def given_back(
         if goal.target is None or ours not in goal.target:
             continue
         now = goal.target.replace(ours, edit)
-        memory = Recorded(ownership=config.recognised(now, whole=False))
+        memory = RecordedFile(ownership=config.find_unrecorded(now, whole=False))
         if recorded:
-            memory = Recorded(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
+            memory = RecordedFile(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
         found = Found(goal.path, now, _METADATA, _IDENTITY)
         left = Containerd().without_us(EngineFile(goal.role, goal.path, found), memory, TOOLKIT)
         result.append((goal.base, left.base, left.left))
@@ -158,4 +158,4 @@ FIRST_OF_THEIRS = b"# theirs, at the top\n"
 LAST_OF_THEIRS = b'[theirs]  # and at the end\n  key = "value"'
 THEIRS = {"theirs": {"key": "value"}}
 _METADATA = Metadata(0o644, 0, 0)
-_IDENTITY = Identity(1, 2, 3, 4, 5)
+_IDENTITY = FileIdentity(1, 2, 3, 4, 5)

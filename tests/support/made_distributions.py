@@ -21,10 +21,10 @@ from unittest import mock
 from tests.support import played
 from tests.support.distribution_cases import Case
 from tests.support.fake_node import TOOLKIT, FakeNode
-from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.engines.api import EngineSilentError, LiveState
 from toolkit_installer.engines.containerd import engine as containerd_engine
 from toolkit_installer.node.processes import Process
-from toolkit_installer.node.programs import Completed, ProgramError, Programs
+from toolkit_installer.node.programs import CompletedProgram, ProgramError, Programs
 from toolkit_installer.node.services import Services
 
 AGENT = "/var/lib/rancher/k3s/agent/etc/containerd"
@@ -107,7 +107,7 @@ class _Made:
                 wiped="containerd" if self.wiped else None,
                 opens=self.opens if self.wiped else (),
             ) as self.pid,
-            mock.patch.object(containerd_engine, "ask_cri", self._ask),
+            mock.patch.object(containerd_engine, "query_cri", self._ask),
             mock.patch.object(Services, "knows", return_value=True),
             mock.patch.object(Services, "property", self._property),
             mock.patch.object(Programs, "find_program", lambda _, name: _SYSTEMCTL if name == "systemctl" else None),
@@ -126,7 +126,7 @@ class _Made:
         """Return what its containerd reads. Raises ValueError where it does not start."""
         raise NotImplementedError
 
-    def _ask(self, *_: object) -> Live:
+    def _ask(self, *_: object) -> LiveState:
         state = self.read()
         if state["down"]:
             raise EngineSilentError(f"the made engine {state['down']}")
@@ -135,18 +135,18 @@ class _Made:
             self.pid, "containerd", "/usr/bin/containerd", arguments, float(state["starts"]), self.unit, self.wiped
         )
         handlers: dict[str, str | None] = dict(self.handlers())
-        return Live(self.release, handlers, self.default(), process)
+        return LiveState(self.release, handlers, self.default(), process)
 
     def _property(self, unit: str, name: str) -> str | None:
         return ("active" if unit == "k3s-agent.service" else "inactive") if name == "ActiveState" else None
 
-    def _run(self, command: list[str], **_: object) -> Completed:
+    def _run(self, command: list[str], **_: object) -> CompletedProgram:
         if command[:2] == [_SYSTEMCTL, "restart"]:
             self.write(restarted=[*self.read()["restarted"], command[2]])
             self.start()
         elif command[0] != _SYSTEMCTL:
             raise ProgramError(f"the node has no {command[0]}")
-        return Completed(0, b"", "")
+        return CompletedProgram(0, b"", "")
 
 
 class K3s(_Made):
@@ -274,7 +274,7 @@ class K0s(_Made):
         folder = self.node.place("/etc/k0s/containerd.d")
         return [place.read_text() for place in sorted(folder.glob("*.toml"))] if folder.is_dir() else []
 
-    def _ask(self, *_: object) -> Live:
+    def _ask(self, *_: object) -> LiveState:
         state = self.read()
         if self.made() != state["document"]:
             noticed = state.get("noticed", 0) + 1

@@ -10,7 +10,7 @@ from typing import Any
 from hypothesis import assume
 from hypothesis import strategies as st
 
-from toolkit_installer.documents.changes import ABSENT, Change, Path, Remove, Set, Table, apply, lookup, same
+from toolkit_installer.documents.changes import ABSENT, Change, Path, Remove, Set, Table, apply_changes, is_same, lookup
 from toolkit_installer.documents.toml_text import write, write_key
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, table_of
 
@@ -45,16 +45,16 @@ def alone(base: Table, runtimes: Path, default: Path, changes: list[Change], *, 
     A change of a key that we had set counts; one that takes ours away says nothing of what stood there before, but
     that it is gone.
     """
-    result = apply(base, tuple(changes))
+    result = apply_changes(base, tuple(changes))
     before, after = lookup(base, runtimes), lookup(result, runtimes)
     if not isinstance(before, dict) and after == {}:
-        result = apply(result, (Remove(runtimes) if before is ABSENT else Set(runtimes, before),))
+        result = apply_changes(result, (Remove(runtimes) if before is ABSENT else Set(runtimes, before),))
     named, was = lookup(result, default), lookup(base, default)
     touched = any(change.path == default for change in changes)
     known = before if isinstance(before, dict) else {}
     if as_default and not touched and was in known and was not in (after if isinstance(after, dict) else {}):
         assert named == was
-        result = apply(result, (Remove(default),))  # no engine starts with a default that is not there
+        result = apply_changes(result, (Remove(default),))  # no engine starts with a default that is not there
     return result
 
 
@@ -123,7 +123,7 @@ def containerd_documents(draw: st.DrawFn) -> tuple[bytes, int]:
     choose.shuffle(sections)
     text = "".join([root, *sections])
     try:
-        assume(same(tomllib.loads(text), document))
+        assume(is_same(tomllib.loads(text), document))
     except tomllib.TOMLDecodeError:
         assume(condition=False)  # an inline table that a header would have to extend
     return text.replace("\n", draw(st.sampled_from(["\n", "\r\n"]))).encode(), version
@@ -146,6 +146,6 @@ def without_kept(document: Table, before: Table, runtimes: Path) -> Table:
     ours = {"runtime_type": "io.containerd.runc.v2"}
     if "io.containerd.grpc.v1.cri" in runtimes:
         ours["sandbox_mode"] = "podsandbox"
-    if lookup(before, runtimes) is ABSENT and same(lookup(document, built_in), ours):
-        return apply(document, (Remove(built_in),))
+    if lookup(before, runtimes) is ABSENT and is_same(lookup(document, built_in), ours):
+        return apply_changes(document, (Remove(built_in),))
     return document

@@ -13,8 +13,8 @@ from toolkit_installer.applying.record import Recorder
 from toolkit_installer.applying.reload import NotServedError, Switch, Switcher
 from toolkit_installer.applying.reload_gate import ReloadBudget, ReloadGate, ReloadPendingError
 from toolkit_installer.driver import cdi
-from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import Live
+from toolkit_installer.engines.adapters import get_adapter
+from toolkit_installer.engines.api import LiveState
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
 from toolkit_installer.node import signals
 from toolkit_installer.node.files import ChangedMeanwhileError
@@ -22,7 +22,7 @@ from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.reading import Tree
 from toolkit_installer.node.root import NodeError
-from toolkit_installer.node.signals import Attention, Stopped
+from toolkit_installer.node.signals import SignalCollector, Stopped
 from toolkit_installer.planning import files_naming, plan, toolkit_users
 from toolkit_installer.planning.installed import Copies, SpecificationWork
 from toolkit_installer.planning.plan import EngineWork
@@ -40,7 +40,7 @@ class Applier:
         node: Node,
         store: ReceiptStore,
         pid_file: PidFile,
-        attention: Attention,
+        attention: SignalCollector,
         settings: Settings,
         gate: ReloadGate,
     ) -> None:
@@ -87,7 +87,9 @@ class Applier:
                 told.reloaded = self.switcher.reloads > 0
                 raise
         # the engines serve the change: from here on the receipt records the node's present state
-        settled = files.without_needless(self.node, record.settled(seen, receipt, copies), self.store.folder)
+        settled = files.remove_needless_folders(
+            self.node, record.build_final_receipt(seen, receipt, copies), self.store.folder
+        )
         self.store.save(settled, {})
         self.store.tidy(settled)
         # not earlier: a rollback up to here restores an engine configuration that still names these files
@@ -100,7 +102,7 @@ class Applier:
         The new plan is based on the node's present state and on the receipt from before this run.
         """
         self._safe_point()
-        cdi.Generator(seen.target.payload, seen.target.settings.toolkit, seen.target.driver).create_nodes(
+        cdi.SpecificationGenerator(seen.target.payload, seen.target.settings.toolkit, seen.target.driver).create_nodes(
             self.node.calls
         )
         again = prepare(seen.receipt, self.settings, self.node, self.store)
@@ -154,13 +156,13 @@ class Applier:
         if work.reload_why:
             log.get().info("The engine is to be reloaded", key="reload-needed", engine=work.name, why=work.reload_why)
             with contextlib.nullcontext() if self.interruptible else signals.deferred():
-                impact.tell(self.node, work.name, work.inspection, reload, folder)
+                impact.log_impact(self.node, work.name, work.inspection, reload, folder)
             self.budget.spend()
 
-        def wrong(live: Live) -> list[str]:
-            return plan.differences(live, work.desired)
+        def wrong(live: LiveState) -> list[str]:
+            return plan.find_differences(live, work.desired)
 
-        switch = Switch(adapter_of(work.name), work.inspection, work.desired.files, reload, wrong)
+        switch = Switch(get_adapter(work.name), work.inspection, work.desired.files, reload, wrong)
         before = self.switcher.reloads
         try:
             self.switcher.make(switch, interruptible=self.interruptible)
@@ -214,7 +216,7 @@ class Applier:
     def _remove_what_is_new(self, seen: Prepared, receipt: Receipt) -> None:
         """Remove the toolkit's new files; keep all of them while a process uses the toolkit or a file names it."""
         folder = receipt.toolkit_folder
-        named = files_naming.naming(self.node, folder, known=files_naming.known_files(receipt))
+        named = files_naming.find_naming_files(self.node, folder, known=files_naming.list_recorded_files(receipt))
         for each in named:
             log.get().warning(
                 "The toolkit stays: a file of an engine names it",
@@ -222,9 +224,9 @@ class Applier:
                 file=each.file,
                 line=each.line,
             )
-        if not named and not toolkit_users.held(self.node, folder, receipt.engines):
+        if not named and not toolkit_users.is_still_needed(self.node, folder, receipt.engines):
             new = tuple(name for name in receipt.toolkit_files if name not in seen.plan.toolkit.present)
-            files.remove_all(self.node, msgspec.structs.replace(receipt, toolkit_files=new))
+            files.remove_toolkit_files(self.node, msgspec.structs.replace(receipt, toolkit_files=new))
 
     def _keep_record(self, previous: Receipt, receipt: Receipt, written: Collection[str]) -> None:
         """Save the previous receipt again, with the new toolkit files added.
@@ -271,11 +273,11 @@ class Applier:
         # an engine that was not reloaded has no new handlers to forget
         mode = work.reload.mode if work.name in self._reloaded else ReloadMode.NONE
         switch = Switch(
-            adapter_of(work.name),
+            get_adapter(work.name),
             work.inspection,
             old,
             msgspec.structs.replace(work.reload, mode=mode),
-            lambda now: plan.leftovers(now, work),
+            lambda now: plan.find_unreverted(now, work),
             last_resort=True,
         )
         try:

@@ -9,14 +9,14 @@ from __future__ import annotations
 from toolkit_installer import foreign_words, log
 from toolkit_installer.applying.reload import NotServedError
 from toolkit_installer.driver import roots
-from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import EngineSilentError, Live
-from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.engines.adapters import get_adapter
+from toolkit_installer.engines.api import EngineSilentError, LiveState
+from toolkit_installer.engines.ownership import is_beneath
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning.plan import EngineWork
 from toolkit_installer.settings import Settings
 
-_USUAL = ("runc", "crun")
+_USUAL_HANDLERS = ("runc", "crun")
 _CONTROL_DEVICE = "/dev/nvidiactl"
 """Exists once the driver's kernel module is loaded."""
 
@@ -27,12 +27,12 @@ def verify(node: Node, work: EngineWork, settings: Settings, folder: str) -> Non
     `folder` is the toolkit's. If no container can be tried at all, log a warning and return. Raises NotServedError if a
     handler does not work, Stopped.
     """
-    engine = adapter_of(work.name)
+    engine = get_adapter(work.name)
     seconds = settings.reload_timeout
     try:
         live = engine.ask(node, work.inspection.socket, seconds)
-        control = _control(live, work, folder)
-        shown = _shows_gpus(node, settings)
+        control = _find_control_handler(live, work, folder)
+        shown = _should_show_gpus(node, settings)
         ours = {name: shown and name == settings.asked_of(work.name).runtime_name for name in work.desired.served}
         trials = engine.try_handlers(node, work.inspection.socket, seconds, {control: False, **ours})
     except EngineSilentError as error:
@@ -45,12 +45,12 @@ def verify(node: Node, work: EngineWork, settings: Settings, folder: str) -> Non
             "No container could be tried: whether the handlers work is not known",
             key="canary-impossible",
             engine=work.name,
-            reason=foreign_words.of_program(unknown),
+            reason=foreign_words.mask_program_text(unknown),
         )
         return
     if trials.faults:
         faults = "; ".join(
-            f"through {name}: {foreign_words.of_program(fault)}" for name, fault in trials.faults.items()
+            f"through {name}: {foreign_words.mask_program_text(fault)}" for name, fault in trials.faults.items()
         )
         raise NotServedError(f"a container does not start {faults}", answers=True)
     log.get().info(
@@ -62,17 +62,17 @@ def verify(node: Node, work: EngineWork, settings: Settings, folder: str) -> Non
     )
 
 
-def _control(live: Live, work: EngineWork, folder: str) -> str:
+def _find_control_handler(live: LiveState, work: EngineWork, folder: str) -> str:
     """Return a handler that is not ours, preferring the usual ones; empty: use the engine's default."""
     others = {
         name
         for name, path in live.handlers.items()
-        if name not in work.desired.served and name not in live.own and not beneath(path, folder)
+        if name not in work.desired.served and name not in live.own and not is_beneath(path, folder)
     }
-    return next((name for name in (*_USUAL, *sorted(others)) if name in others), "")
+    return next((name for name in (*_USUAL_HANDLERS, *sorted(others)) if name in others), "")
 
 
-def _shows_gpus(node: Node, settings: Settings) -> bool:
+def _should_show_gpus(node: Node, settings: Settings) -> bool:
     """Return whether a container that requests all GPUs through its environment should see them."""
     asked = settings.toolkit
     if not asked.accept_envvar_when_unprivileged or node.files.status(_CONTROL_DEVICE) is None:

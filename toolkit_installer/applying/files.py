@@ -16,11 +16,11 @@ from typing import TypeVar
 import msgspec
 
 from toolkit_installer import log
-from toolkit_installer.engines.api import Engine, EngineFile, quarantine
+from toolkit_installer.engines.api import Engine, EngineFile, choose_quarantine
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.files import ChangedMeanwhileError
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.reading import Found, Identity, Metadata, Tree
+from toolkit_installer.node.reading import FileIdentity, Found, Metadata, Tree
 from toolkit_installer.node.terminal import StatusLine
 from toolkit_installer.node.writing import own_metadata
 from toolkit_installer.planning.installed import Copies
@@ -35,7 +35,7 @@ _BAR_SECONDS = 0.1
 _CELLS = 20
 
 
-class Progress:
+class CopyProgress:
     """The progress of copying `total` bytes: a bar on a terminal, else a log line every 5 seconds.
 
     Work that finishes sooner is not reported. `now` is a monotonic clock in seconds.
@@ -84,7 +84,7 @@ def install(node: Node, seen: Prepared, safe_point: Callable[[], None]) -> list[
     work, tree = seen.plan.toolkit, Tree(seen.target.payload.root)
     each = seen.receipt is not None or bool(work.present)
     sources = [tree.status(file.source) for file in work.write if file.source is not None]
-    progress = Progress(sum(status.st_size for status in sources if status is not None))
+    progress = CopyProgress(sum(status.st_size for status in sources if status is not None))
     copies, made = Copies(node, work.folder, tree), []
     paths = ((node.files.in_folder(posixpath.join(work.folder, file.name)), file) for file in work.write)
     try:
@@ -97,7 +97,7 @@ def install(node: Node, seen: Prepared, safe_point: Callable[[], None]) -> list[
                     before = tree.status(file.source)
                     node.files.copy(tree.outside(file.source), path, own_metadata(file.mode), progress.add, flush=each)
                     copy = copies.taken(file.name, file.source)
-                    if copy is not None and before is not None and copy.source_stamp == Identity.of(before).stamp:
+                    if copy is not None and before is not None and copy.source_stamp == FileIdentity.of(before).stamp:
                         made.append(copy)
                     progress.add(0)
                 elif file.content is not None:
@@ -110,7 +110,7 @@ def install(node: Node, seen: Prepared, safe_point: Callable[[], None]) -> list[
     return made
 
 
-def without_needless(node: Node, receipt: Receipt, store: str) -> Receipt:
+def remove_needless_folders(node: Node, receipt: Receipt, store: str) -> Receipt:
     """Remove the folders that no file of the receipt needs; return the receipt without them.
 
     `store` is the receipt's folder. A folder that holds another program's files stays recorded, for cleanup to check it
@@ -144,7 +144,7 @@ def remove(node: Node, folder: str, name: str) -> None:
     node.files.remove(path)
 
 
-def remove_all(node: Node, receipt: Receipt) -> None:
+def remove_toolkit_files(node: Node, receipt: Receipt) -> None:
     """Remove every file that the receipt names, users before what they use. Raises NodeError."""
     for name in reversed(receipt.toolkit_files):
         remove(node, receipt.toolkit_folder, name)
@@ -226,14 +226,16 @@ class Writer:
             return file.found
         known = (*attempts, file.content)
         ours = {memory.digest_of(content) for content in known if content is not None}
-        self._node.files.recover(file.path, ours, quarantine(engine, self._store) if engine is not None else None)
+        self._node.files.recover(
+            file.path, ours, choose_quarantine(engine, self._store) if engine is not None else None
+        )
         now = self._node.files.read_file(file.path)
         if (None if now is None else now.content) not in known:
             raise ChangedMeanwhileError("somebody else changed it meanwhile", path=file.path, hint="it is read again")
         return now
 
 
-def undisturbed(work: Callable[[], _Result]) -> _Result:
+def retry_if_changed(work: Callable[[], _Result]) -> _Result:
     """Call `work` and return its result; repeat it if another program wrote the same file meanwhile.
 
     Raises ConfigurationError if that happens repeatedly.

@@ -18,13 +18,13 @@ from typing import Any
 
 import msgspec
 
-from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.engines.ownership import is_beneath
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node import descriptors, idling, processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, flag_value
 from toolkit_installer.node.root import Root
-from toolkit_installer.node.trust import Standing
+from toolkit_installer.node.trust import TrustLevel
 from toolkit_installer.planning import toolkit_users
 from toolkit_installer.planning.toolkit_users import Bundle
 
@@ -40,15 +40,15 @@ _SHOWN = 10
 _THROUGH = "through a handler of this program"
 _HAS = "with a device of NVIDIA's"
 
-Watched = tuple[tuple[str, str], ...]
+PathIdentities = tuple[tuple[str, str], ...]
 """Paths in the installer's mount namespace that change when a container ends, and their identities."""
 
 
-class Busy(msgspec.Struct, frozen=True):
+class BusyReasons(msgspec.Struct, frozen=True):
     """Why the node is not idle (empty if it is), and the paths that change when that may have changed."""
 
     why: tuple[str, ...] = ()
-    watched: Watched = ()
+    watched: PathIdentities = ()
 
     @property
     def words(self) -> str:
@@ -57,7 +57,7 @@ class Busy(msgspec.Struct, frozen=True):
         return f"{'; '.join(self.why[:_SHOWN])}{more}"
 
 
-class _Container(msgspec.Struct, frozen=True):
+class _RunningContainer(msgspec.Struct, frozen=True):
     """A running container. `runtime` is None if unknown."""
 
     identity: str
@@ -69,25 +69,25 @@ class _Container(msgspec.Struct, frozen=True):
     """Whether it has a monitor, which has no other container."""
 
 
-class _Unseen(msgspec.Struct, frozen=True):
+class _UninspectableProcess(msgspec.Struct, frozen=True):
     """A process that may be of a GPU container and cannot be inspected."""
 
     why: str
     pid: int
 
 
-def look(node: Node, folder: str, *, by_default: bool) -> Busy:
+def find_busy_reasons(node: Node, folder: str, *, by_default: bool) -> BusyReasons:
     """Return what keeps the node from being idle. Raises no expected error but Stopped.
 
     `folder` is the toolkit's. `by_default`: a handler of ours is the default of an engine.
     """
     try:
-        found = list(_found(node, folder, by_default=by_default))
+        found = list(_find_reasons(node, folder, by_default=by_default))
     except (InstallerError, OSError) as error:
-        return Busy((f"the node's containers cannot be looked at: {error}",))
+        return BusyReasons((f"the node's containers cannot be looked at: {error}",))
     watched = dict.fromkeys(place for _, places in found for place in places)
     why = sorted({words for words, _ in found})
-    return Busy(tuple(why), tuple((place, _identity(place)) for place in watched))
+    return BusyReasons(tuple(why), tuple((place, _identity(place)) for place in watched))
 
 
 def _identity(place: str) -> str:
@@ -95,72 +95,78 @@ def _identity(place: str) -> str:
     return idling.identity(place) if os.path.lexists(place) else ""
 
 
-def _found(node: Node, folder: str, *, by_default: bool) -> Iterator[tuple[str, list[str]]]:
+def _find_reasons(node: Node, folder: str, *, by_default: bool) -> Iterator[tuple[str, list[str]]]:
     """Yield each reason with the paths that change when it ends. Raises OSError, InstallerError."""
     ours = processes.own_ancestors()
-    for each in _containers(node, folder):
-        if isinstance(each, _Unseen):
+    for each in _list_containers(node, folder):
+        if isinstance(each, _UninspectableProcess):
             yield f"{each.why}, and may be of a GPU container", [f"/proc/{each.pid}"]
-        elif not _is_own(each, ours) and (why := _why(node, each, folder, by_default=by_default)):
-            specification = [toolkit_users.specification_of(each.bundle)] if each.bundle is not None else []
-            yield f"{_called(each)} runs {why}", [f"/proc/{each.pid}", *specification]
+        elif not _is_own(each, ours) and (why := _explain_gpu_use(node, each, folder, by_default=by_default)):
+            specification = [toolkit_users.get_specification_path(each.bundle)] if each.bundle is not None else []
+            yield f"{_get_name(each)} runs {why}", [f"/proc/{each.pid}", *specification]
     homes = [Root("/proc/1/root"), node.root, node.programs.root]
-    users = descriptors.in_containers(descriptors.majors(_DRIVER), homes)
+    users = descriptors.find_users_in_containers(descriptors.find_major_numbers(_DRIVER), homes)
     for pid in users.pids:
         yield f"the process {pid} in a container has a device of NVIDIA's open", [f"/proc/{pid}"]
     if users.unseen:
         yield f"{users.unseen} processes may not be looked at by this user, root may", []
 
 
-def _why(node: Node, container: _Container, folder: str, *, by_default: bool) -> str:
+def _explain_gpu_use(node: Node, container: _RunningContainer, folder: str, *, by_default: bool) -> str:
     """Return how a container has a GPU, as text; empty if it has none."""
     if container.runtime is None or container.bundle is None:
         return "through a runtime that nobody tells"
     specification = toolkit_users.specification(container.bundle)
-    sandbox = toolkit_users.keeps_namespaces(specification)
+    sandbox = toolkit_users.is_sandbox_specification(specification)
     if sandbox is True:
         return ""
     if has_device(specification):
         return _HAS
-    through = beneath(container.runtime, folder) and toolkit_users.same_file(node, container.pid, container.runtime)
-    if through and (sandbox is None or not by_default or asks_for_one(specification)):
+    through = is_beneath(container.runtime, folder) and toolkit_users.is_same_file(
+        node, container.pid, container.runtime
+    )
+    if through and (sandbox is None or not by_default or requests_gpu(specification)):
         return _THROUGH
     return "with a specification that cannot be read" if sandbox is None else ""
 
 
-def _called(container: _Container) -> str:
-    known = toolkit_users.of(container.identity, container.bundle)
+def _get_name(container: _RunningContainer) -> str:
+    known = toolkit_users.find_name(container.identity, container.bundle)
     return known.pod or known.docker or container.identity[:_SHORT]
 
 
-def _is_own(container: _Container, ours: frozenset[int]) -> bool:
+def _is_own(container: _RunningContainer, ours: frozenset[int]) -> bool:
     """Return whether this program runs in the container; `ours` are this process' PID and its ancestors'."""
-    first = toolkit_users.content_of(f"{container.bundle.folder}/{_INIT}") if container.bundle is not None else None
+    first = toolkit_users.read_text(f"{container.bundle.folder}/{_INIT}") if container.bundle is not None else None
     if first is not None:
         return first.isdigit() and int(first) in ours
     return container.monitored and container.pid in ours
 
 
-def _containers(node: Node, folder: str) -> Iterator[_Container | _Unseen]:
+def _list_containers(node: Node, folder: str) -> Iterator[_RunningContainer | _UninspectableProcess]:
     """Yield the containers with a live shim or conmon, each once, and the processes that cannot be inspected."""
     places: set[tuple[int, int]] = set()
-    wanted = processes.matching(lambda name: name.startswith((toolkit_users.SHIM, _MONITORS)))
+    wanted = processes.find_matching(lambda name: name.startswith((toolkit_users.SHIM, _MONITORS)))
     for pid, name, standing in wanted:
-        if standing is Standing.UNSEEN:
-            yield _Unseen(f"the process {pid} may not be looked at by this user, root may", pid)
+        if standing is TrustLevel.UNSEEN:
+            yield _UninspectableProcess(f"the process {pid} may not be looked at by this user, root may", pid)
             continue
         try:
             seen = processes.inspect_visible(pid)
-            if seen is None or toolkit_users.is_elsewhere(node, pid, folder):
+            if seen is None or toolkit_users.has_other_root(node, pid, folder):
                 continue  # it ended meanwhile; or it is in a pod, where any process may be root's and named like a shim
-            yield from _of_monitor(seen) if name.startswith(_MONITORS) else _of_shim(seen, places)
+            yield from (
+                _list_monitor_containers(seen) if name.startswith(_MONITORS) else _list_shim_containers(seen, places)
+            )
         except PermissionError:
-            yield _Unseen(f"the process {pid} may not be looked at by this user, root may", pid)
+            yield _UninspectableProcess(f"the process {pid} may not be looked at by this user, root may", pid)
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended meanwhile
 
 
-def _of_shim(shim: Process, places: set[tuple[int, int]]) -> Iterator[_Container | _Unseen]:
+def _list_shim_containers(
+    shim: Process, places: set[tuple[int, int]]
+) -> Iterator[_RunningContainer | _UninspectableProcess]:
     """Yield the containers of a shim and those next to it, unless already seen: one shim may have many.
 
     Raises OSError.
@@ -169,9 +175,9 @@ def _of_shim(shim: Process, places: set[tuple[int, int]]) -> Iterator[_Container
     if posixpath.basename(posixpath.dirname(posixpath.dirname(bundle))) != toolkit_users.TASKS:
         workdir = flag_value(shim.arguments, "-workdir")
         if workdir is None:
-            yield _Unseen(f"the shim {shim.pid} works in no bundle", shim.pid)
+            yield _UninspectableProcess(f"the shim {shim.pid} works in no bundle", shim.pid)
         else:  # containerd's shim before 1.3, docker's before 20.10: only its containerd knows the runtime
-            yield _Container(posixpath.basename(workdir), None, shim.pid, None)
+            yield _RunningContainer(posixpath.basename(workdir), None, shim.pid, None)
         return
     # next to a pod's shim's bundle are those of the pod's other containers, and those of other pods' shims
     around = os.stat(f"/proc/{shim.pid}/cwd/..")
@@ -180,21 +186,23 @@ def _of_shim(shim: Process, places: set[tuple[int, int]]) -> Iterator[_Container
     places.add((around.st_dev, around.st_ino))
     for name in sorted(os.listdir(f"/proc/{shim.pid}/cwd/..")):
         folder = Bundle(f"/proc/{shim.pid}/cwd/../{name}", f"/proc/{shim.pid}/root")
-        runtime = toolkit_users.content_of(f"{folder.folder}/{toolkit_users.RUNTIME_FILE}")
+        runtime = toolkit_users.read_text(f"{folder.folder}/{toolkit_users.RUNTIME_FILE}")
         # other shims, such as Kata's, name no executable
-        yield _Container(name, runtime or "", shim.pid, folder)
+        yield _RunningContainer(name, runtime or "", shim.pid, folder)
 
 
-def _of_monitor(monitor: Process) -> Iterator[_Container | _Unseen]:
+def _list_monitor_containers(monitor: Process) -> Iterator[_RunningContainer | _UninspectableProcess]:
     """Yield the container of a conmon (conmon(8))."""
     if monitor.hidden or monitor.name != toolkit_users.MONITOR:
-        yield _Unseen(f"the monitor {monitor.pid} ({monitor.name}) does not tell its containers", monitor.pid)
+        yield _UninspectableProcess(
+            f"the monitor {monitor.pid} ({monitor.name}) does not tell its containers", monitor.pid
+        )
         return
     arguments = monitor.arguments
     folder, root = flag_value(arguments, "-b", "--bundle") or "", f"/proc/{monitor.pid}/root"
     identity = flag_value(arguments, "-c", "--cid") or ""
     runtime = flag_value(arguments, "-r", "--runtime")
-    yield _Container(identity, runtime, monitor.pid, Bundle(f"{root}{folder}", root), monitored=True)
+    yield _RunningContainer(identity, runtime, monitor.pid, Bundle(f"{root}{folder}", root), monitored=True)
 
 
 _DEVICES = ("/dev/nvidia", "/dev/dxg")
@@ -219,7 +227,7 @@ def has_device(specification: Mapping[str, Any]) -> bool:
     return any(_is_device(mount.get(key)) for mount in mounts for key in ("source", "destination"))
 
 
-def asks_for_one(specification: Mapping[str, Any]) -> bool:
+def requests_gpu(specification: Mapping[str, Any]) -> bool:
     """Return whether NVIDIA's runtime would give the container a GPU."""
     process = _object(specification.get("process"))
     words = [each for each in _list(process.get("env")) if isinstance(each, str)]

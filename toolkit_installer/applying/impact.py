@@ -19,15 +19,15 @@ from toolkit_installer.engines.api import Inspection, Reload
 from toolkit_installer.engines.common import command_line
 from toolkit_installer.engines.common.serving import is_same_socket
 from toolkit_installer.engines.detect import kubelet
-from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.engines.ownership import is_beneath
 from toolkit_installer.engines.registry import usual_row
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, flag_value, root_of
-from toolkit_installer.node.trust import Standing
+from toolkit_installer.node.trust import TrustLevel
 from toolkit_installer.planning import toolkit_users
-from toolkit_installer.planning.toolkit_users import MONITOR, RUNTIME_FILE, SHIM, TASKS, Bundle, content_of, same_file
+from toolkit_installer.planning.toolkit_users import MONITOR, RUNTIME_FILE, SHIM, TASKS, Bundle, is_same_file, read_text
 from toolkit_installer.settings import EngineName
 
 UNKNOWN = "unknown"
@@ -39,14 +39,14 @@ _LIVE_RESTORE = {
     False: "live-restore is off",
     None: "docker does not say whether live-restore is on",
 }
-_KEPT = {
+_CONTAINER_FATES = {
     True: "its containers keep running",
     False: "ITS CONTAINERS END WITH IT",
     None: "whether its containers keep running is unknown",
 }
 
 
-class Unit(msgspec.Struct, frozen=True):
+class DependentUnit(msgspec.Struct, frozen=True):
     """A running unit that systemd restarts or stops with the unit `of`, by a `setting` in its unit file."""
 
     name: str
@@ -59,7 +59,7 @@ class Unit(msgspec.Struct, frozen=True):
         return f"{self.name} ({self.setting}={self.of})"
 
 
-class Running(msgspec.Struct, frozen=True):
+class RunningContainers(msgspec.Struct, frozen=True):
     """The running containers of an engine. None means not visible; `unknown` says why."""
 
     total: int | None = None
@@ -70,7 +70,7 @@ class Running(msgspec.Struct, frozen=True):
     unknown: str = ""
 
 
-class Impact(msgspec.Struct, frozen=True):
+class ReloadImpact(msgspec.Struct, frozen=True):
     """What a reload affects. None means not visible; `unknown` says why. `plan --json` prints these fields."""
 
     restarts: bool
@@ -81,9 +81,9 @@ class Impact(msgspec.Struct, frozen=True):
     """How many of the running containers run through handlers of this program."""
     names: tuple[str, ...]
     """The names of those, without duplicates: NAMESPACE/NAME of the pod, docker's name, or the container's ID."""
-    units: tuple[Unit, ...] | None
+    units: tuple[DependentUnit, ...] | None
     """The units that systemd restarts with the engine's own."""
-    units_at_stop: tuple[Unit, ...] | None
+    units_at_stop: tuple[DependentUnit, ...] | None
     """The units that systemd stops with the engine's own: systemd 252 leaves them alone at a restart, others may not.
     """
     kubelet_in_unit: bool
@@ -91,27 +91,27 @@ class Impact(msgspec.Struct, frozen=True):
     unknown: tuple[str, ...]
 
 
-def lines(engine: EngineName, unit: str | None, impact: Impact, *, by_systemd: bool) -> list[str]:
+def describe_impact(engine: EngineName, unit: str | None, impact: ReloadImpact, *, by_systemd: bool) -> list[str]:
     """Return sentences about what a reload of the engine affects; `unit` is the engine's unit.
 
     `by_systemd`: systemd receives a restart request. Otherwise the engine ends, and systemd follows the units'
     settings.
     """
-    said = [_fate(engine, impact)]
+    said = [_describe_restart(engine, impact)]
     if impact.restarts:
-        said += _units(unit, impact, "restarts" if by_systemd else "restarts or stops")
-    said.append(_running(impact))
+        said += _describe_units(unit, impact, "restarts" if by_systemd else "restarts or stops")
+    said.append(_describe_containers(impact))
     return [*said, *(f"Unknown: {why}." for why in impact.unknown)]
 
 
-def _fate(engine: EngineName, impact: Impact) -> str:
+def _describe_restart(engine: EngineName, impact: ReloadImpact) -> str:
     if not impact.restarts:
         return f"{engine} is not restarted: no container is touched."
     why = f": {_LIVE_RESTORE[impact.containers_keep_running]}" if engine is EngineName.DOCKER else ""
-    return f"{engine} is restarted, and {_KEPT[impact.containers_keep_running]}{why}."
+    return f"{engine} is restarted, and {_CONTAINER_FATES[impact.containers_keep_running]}{why}."
 
 
-def _units(unit: str | None, impact: Impact, does: str) -> list[str]:
+def _describe_units(unit: str | None, impact: ReloadImpact, does: str) -> list[str]:
     said = [f"The kubelet is restarted as well: it runs in {unit}, too."] if impact.kubelet_in_unit else []
     if impact.units is None:
         return [*said, f"Which other units systemd {does} with it is unknown."]
@@ -124,7 +124,7 @@ def _units(unit: str | None, impact: Impact, does: str) -> list[str]:
     return [*said, *(f"The containers of docker end with {name} unless live-restore is on." for name in docker)]
 
 
-def _running(impact: Impact) -> str:
+def _describe_containers(impact: ReloadImpact) -> str:
     if impact.running is None:
         return "How many containers run now is unknown."
     if impact.running == 0:
@@ -139,13 +139,13 @@ def _running(impact: Impact) -> str:
     return f"Running now: {counted}, {impact.through_handlers} of them through handlers of this program: {named}."
 
 
-def for_log(impact: Impact) -> dict[str, object]:
+def build_log_fields(impact: ReloadImpact) -> dict[str, object]:
     """Return the fields of a log line; an unknown value is the word `unknown`."""
     return {
         "restarts": impact.restarts,
         "containers_keep_running": _known(impact.containers_keep_running),
-        "units": _names(impact.units),
-        "units_at_stop": _names(impact.units_at_stop) if impact.units_at_stop else None,
+        "units": _join_names(impact.units),
+        "units_at_stop": _join_names(impact.units_at_stop) if impact.units_at_stop else None,
         "kubelet_in_unit": impact.kubelet_in_unit,
         "running": _known(impact.running),
         "through_handlers": _known(impact.through_handlers),
@@ -154,7 +154,7 @@ def for_log(impact: Impact) -> dict[str, object]:
     }
 
 
-def _names(units: tuple[Unit, ...] | None) -> str:
+def _join_names(units: tuple[DependentUnit, ...] | None) -> str:
     return UNKNOWN if units is None else ",".join(each.name for each in units) or _NONE
 
 
@@ -165,7 +165,7 @@ def _known(value: object) -> object:
 _DOCKERS_NAMESPACE = "moby"
 """The containerd namespace of dockerd's containers, unless dockerd's flag sets another."""
 _NAMESPACE_FLAG = "--containerd-namespace"
-_OF_PODMAN = "--exit-command"
+_PODMAN_FLAG = "--exit-command"
 """A flag that podman passes to conmon and CRI-O does not: the program that cleans up after the container."""
 _OTHER_MONITOR = "conmonrs"
 """One process for many containers, which CRI-O can be configured to use (`runtime_type = "pod"`)."""
@@ -173,7 +173,7 @@ _SHORT = 12
 """Characters of an ID, as docker and crictl print it."""
 
 
-class _Container(msgspec.Struct, frozen=True):
+class _EngineContainer(msgspec.Struct, frozen=True):
     """A running container. `runtime` is None if unknown; `pid` is a process of its engine."""
 
     identity: str
@@ -182,59 +182,61 @@ class _Container(msgspec.Struct, frozen=True):
     bundle: Bundle | None
 
 
-class _UnseenError(Exception):
+class _UninspectableError(Exception):
     """A process that may be the engine's cannot be inspected; the message says why."""
 
 
-def containers(node: Node, name: EngineName, inspection: Inspection, folder: str) -> Running:
+def find_running_containers(node: Node, name: EngineName, inspection: Inspection, folder: str) -> RunningContainers:
     """Return the engine's running containers; `folder` is the toolkit's. Raises NodeError, OSError."""
     live, engine = inspection.live, inspection.process
     told = live.running if live is not None else None
     if engine is None or processes.inspect_process(engine.pid) != engine:
-        return Running(told, unknown="the engine's process is not seen any more")
+        return RunningContainers(told, unknown="the engine's process is not seen any more")
     try:
-        found = {each.identity: each for each in _of(node, name, engine, inspection.socket)}
-    except _UnseenError as unseen:
-        return Running(told, unknown=str(unseen))
+        found = {each.identity: each for each in _list_containers(node, name, engine, inspection.socket)}
+    except _UninspectableError as unseen:
+        return RunningContainers(told, unknown=str(unseen))
     total = len(found) if told is None else told
     if total > len(found):  # some are outside the places that are searched
-        return Running(total, unknown=f"{total} containers run, and {len(found)} of them are seen from here")
+        return RunningContainers(total, unknown=f"{total} containers run, and {len(found)} of them are seen from here")
     if unclear := [each.identity for each in found.values() if each.runtime is None]:
-        return Running(total, unknown=f"what {len(unclear)} of the containers run through is not told by their shims")
-    ours = [each for each in found.values() if beneath(each.runtime, folder) and _is_ours(node, each)]
-    return Running(total, len(ours), tuple(sorted({_called(each) for each in ours})))
+        return RunningContainers(
+            total, unknown=f"what {len(unclear)} of the containers run through is not told by their shims"
+        )
+    ours = [each for each in found.values() if is_beneath(each.runtime, folder) and _is_ours(node, each)]
+    return RunningContainers(total, len(ours), tuple(sorted({_get_name(each) for each in ours})))
 
 
-def _is_ours(node: Node, container: _Container) -> bool:
-    return container.runtime is not None and same_file(node, container.pid, container.runtime)
+def _is_ours(node: Node, container: _EngineContainer) -> bool:
+    return container.runtime is not None and is_same_file(node, container.pid, container.runtime)
 
 
-def _called(container: _Container) -> str:
-    known = toolkit_users.of(container.identity, container.bundle)
+def _get_name(container: _EngineContainer) -> str:
+    known = toolkit_users.find_name(container.identity, container.bundle)
     return known.pod or known.docker or container.identity[:_SHORT]
 
 
-def _of(node: Node, name: EngineName, engine: Process, socket: str) -> Iterator[_Container]:
+def _list_containers(node: Node, name: EngineName, engine: Process, socket: str) -> Iterator[_EngineContainer]:
     """Yield the engine's containers. Raises _UnseenError, OSError."""
     if name is EngineName.CRIO:
-        yield from _monitored(engine)
+        yield from _list_monitor_containers(engine)
     elif name is EngineName.DOCKER:
-        namespaces = command_line.values(engine.arguments[1:], _NAMESPACE_FLAG) or [_DOCKERS_NAMESPACE]
-        yield from _shimmed(engine, lambda shim: flag_value(shim.arguments, "-namespace") in namespaces)
+        namespaces = command_line.flag_values(engine.arguments[1:], _NAMESPACE_FLAG) or [_DOCKERS_NAMESPACE]
+        yield from _list_shim_containers(engine, lambda shim: flag_value(shim.arguments, "-namespace") in namespaces)
     elif name is EngineName.CONTAINERD:
-        yield from _shimmed(engine, lambda shim: _speaks_to(shim, node, socket))
+        yield from _list_shim_containers(engine, lambda shim: _speaks_to(shim, node, socket))
     else:
-        raise _UnseenError(f"where {name} keeps its containers is not known here")
+        raise _UninspectableError(f"where {name} keeps its containers is not known here")
 
 
 def _speaks_to(shim: Process, node: Node, socket: str) -> bool:
     return is_same_socket(root_of(shim), flag_value(shim.arguments, "-address") or "", node.root, socket)
 
 
-def _shimmed(engine: Process, is_its: Callable[[Process], bool]) -> Iterator[_Container]:
+def _list_shim_containers(engine: Process, is_its: Callable[[Process], bool]) -> Iterator[_EngineContainer]:
     """Yield the containers of a containerd's shims. Raises _UnseenError, OSError."""
     places: dict[tuple[int, int], int] = {}
-    for shim in filter(is_its, _beside(engine, SHIM)):
+    for shim in filter(is_its, _list_processes(engine, SHIM)):
         try:
             bundle = os.readlink(f"/proc/{shim.pid}/cwd")
             around = os.stat(f"/proc/{shim.pid}/cwd/..")
@@ -245,50 +247,50 @@ def _shimmed(engine: Process, is_its: Callable[[Process], bool]) -> Iterator[_Co
             places.setdefault((around.st_dev, around.st_ino), shim.pid)
         elif workdir is not None:
             # the shim of containerd before 1.3 and docker before 20.10: only its containerd knows the runtime
-            yield _Container(posixpath.basename(workdir), None, shim.pid, None)
+            yield _EngineContainer(posixpath.basename(workdir), None, shim.pid, None)
     for pid in places.values():
-        yield from _in_bundles(pid)
+        yield from _list_bundle_containers(pid)
 
 
-def _in_bundles(pid: int) -> Iterator[_Container]:
+def _list_bundle_containers(pid: int) -> Iterator[_EngineContainer]:
     """Yield the containers with bundles next to a shim's own: one shim may have many. Raises _UnseenError, OSError."""
     place = f"/proc/{pid}/cwd/.."
     try:
         names = os.listdir(place)
     except (FileNotFoundError, ProcessLookupError):
-        raise _UnseenError("a shim ended while its containers were counted") from None
+        raise _UninspectableError("a shim ended while its containers were counted") from None
     for name in sorted(names):
         bundle = Bundle(f"{place}/{name}", f"/proc/{pid}/root")
         if toolkit_users.is_sandbox(bundle) is False:
             # other shims, such as Kata's, name no executable: they run none of ours
-            yield _Container(name, content_of(f"{bundle.folder}/{RUNTIME_FILE}") or "", pid, bundle)
+            yield _EngineContainer(name, read_text(f"{bundle.folder}/{RUNTIME_FILE}") or "", pid, bundle)
 
 
-def _monitored(engine: Process) -> Iterator[_Container]:
+def _list_monitor_containers(engine: Process) -> Iterator[_EngineContainer]:
     """Yield the containers of CRI-O, by their conmons (conmon(8)). Raises _UnseenError."""
-    for monitor in _beside(engine, MONITOR):
+    for monitor in _list_processes(engine, MONITOR):
         if monitor.name == _OTHER_MONITOR:
-            raise _UnseenError("conmonrs does not tell its containers")
+            raise _UninspectableError("conmonrs does not tell its containers")
         arguments = monitor.arguments
-        if monitor.name != MONITOR or _OF_PODMAN in arguments:
+        if monitor.name != MONITOR or _PODMAN_FLAG in arguments:
             continue
         folder = flag_value(arguments, "-b", "--bundle") or ""
         bundle = Bundle(f"/proc/{monitor.pid}/root{folder}", f"/proc/{monitor.pid}/root")
         identity, runtime = flag_value(arguments, "-c", "--cid"), flag_value(arguments, "-r", "--runtime")
         if identity is not None and not toolkit_users.is_sandbox(bundle):
-            yield _Container(identity, runtime, monitor.pid, bundle)
+            yield _EngineContainer(identity, runtime, monitor.pid, bundle)
 
 
-def _beside(engine: Process, named: str) -> Iterator[Process]:
+def _list_processes(engine: Process, named: str) -> Iterator[Process]:
     """Yield the processes that have the engine's `/` and a name that begins with `named`. Raises _UnseenError."""
-    for pid, name, standing in processes.matching(lambda each: each.startswith(named)):
-        seen = processes.inspect_process(pid) if standing is not Standing.UNSEEN else None
-        if standing is Standing.UNSEEN:
-            raise _UnseenError(f"this user may not look at the process {pid} ({name}), root may")
-        if seen is None or not processes.lives_on(seen, root_of(engine)):
+    for pid, name, standing in processes.find_matching(lambda each: each.startswith(named)):
+        seen = processes.inspect_process(pid) if standing is not TrustLevel.UNSEEN else None
+        if standing is TrustLevel.UNSEEN:
+            raise _UninspectableError(f"this user may not look at the process {pid} ({name}), root may")
+        if seen is None or not processes.has_root(seen, root_of(engine)):
             continue  # it ended meanwhile, or it belongs to a container
         if seen.hidden:
-            raise _UnseenError(f"the process {pid} ({name}) has wiped its command line")
+            raise _UninspectableError(f"the process {pid} ({name}) has wiped its command line")
         yield seen
 
 
@@ -299,40 +301,42 @@ _STOPPED = {"PropagatesStopTo": "StopPropagatedFrom"}
 _STATE = "ActiveState"
 _DOWN = ("inactive", "failed")
 """A unit in one of these states is neither stopped nor restarted."""
-_MOST = 200
+_MAX_UNITS = 200
 """The number of units at which the search ends: more than any node has behind one engine."""
 
 
-def of_reload(node: Node, name: EngineName, inspection: Inspection, reload: Reload, folder: str) -> Impact:
+def find_impact(node: Node, name: EngineName, inspection: Inspection, reload: Reload, folder: str) -> ReloadImpact:
     """Return what this reload affects; `folder` is the toolkit's. Raises no expected error but Stopped."""
     live = inspection.live
     restarts = reload.restarts or bool(reload.watched_by)
     found = _find_running(node, name, inspection, folder)
-    unit, unknown = unit_of(inspection, reload), [found.unknown] if found.unknown else []
-    units: tuple[Unit, ...] | None = ()
+    unit, unknown = find_restarted_unit(inspection, reload), [found.unknown] if found.unknown else []
+    units: tuple[DependentUnit, ...] | None = ()
     if restarts:
         units, why = _find_units(node, unit)
         unknown += [why] if why else []
-    return Impact(
+    return ReloadImpact(
         restarts=restarts,
         containers_keep_running=True if not restarts else live.containers_outlive_it if live is not None else None,
         running=found.total,
         through_handlers=found.ours,
         names=found.names,
-        units=_only(units, _RESTARTED),
-        units_at_stop=_only(units, _STOPPED),
-        kubelet_in_unit=restarts and unit is not None and unit in {each.unit for each in kubelet.of_node(node)},
+        units=_filter_units(units, _RESTARTED),
+        units_at_stop=_filter_units(units, _STOPPED),
+        kubelet_in_unit=restarts
+        and unit is not None
+        and unit in {each.unit for each in kubelet.find_kubelet_processes(node)},
         unknown=tuple(unknown),
     )
 
 
-def tell(node: Node, name: EngineName, inspection: Inspection, reload: Reload, folder: str) -> None:
+def log_impact(node: Node, name: EngineName, inspection: Inspection, reload: Reload, folder: str) -> None:
     """Log in one line what this reload affects. Raises Stopped."""
-    impact = of_reload(node, name, inspection, reload, folder)
-    log.get().info("What the reload touches", key="reload-impact", engine=name, **for_log(impact))
+    impact = find_impact(node, name, inspection, reload, folder)
+    log.get().info("What the reload touches", key="reload-impact", engine=name, **build_log_fields(impact))
 
 
-def unit_of(inspection: Inspection, reload: Reload) -> str | None:
+def find_restarted_unit(inspection: Inspection, reload: Reload) -> str | None:
     """Return the unit that restarts with the engine; None if a distribution restarts the engine, or if unknown.
 
     If the engine ends at a signal, systemd starts its unit again, and the units that depend on it.
@@ -342,31 +346,31 @@ def unit_of(inspection: Inspection, reload: Reload) -> str | None:
     return inspection.process.unit if inspection.process is not None else None
 
 
-def _find_running(node: Node, name: EngineName, inspection: Inspection, folder: str) -> Running:
+def _find_running(node: Node, name: EngineName, inspection: Inspection, folder: str) -> RunningContainers:
     try:
-        return containers(node, name, inspection, folder)
+        return find_running_containers(node, name, inspection, folder)
     except (InstallerError, OSError) as error:
-        return Running(unknown=f"the running containers cannot be looked at: {error}")
+        return RunningContainers(unknown=f"the running containers cannot be looked at: {error}")
 
 
-def _find_units(node: Node, unit: str | None) -> tuple[tuple[Unit, ...] | None, str]:
+def _find_units(node: Node, unit: str | None) -> tuple[tuple[DependentUnit, ...] | None, str]:
     """Return the running units that systemd restarts or stops with `unit`; None and the reason if unknown."""
     if unit is None:
         return None, "the engine is not restarted by a unit of its own"
     try:
-        return _followed(node, unit)
+        return _find_dependent_units(node, unit)
     except (InstallerError, OSError) as error:
         return None, f"systemd cannot be asked: {error}"
 
 
-def _followed(node: Node, unit: str) -> tuple[tuple[Unit, ...] | None, str]:
+def _find_dependent_units(node: Node, unit: str) -> tuple[tuple[DependentUnit, ...] | None, str]:
     """Return the same for a known unit, including indirectly dependent units."""
     known = {unit}
-    found: list[Unit] = []
-    asked: dict[str, Unit | None] = {unit: None}
+    found: list[DependentUnit] = []
+    asked: dict[str, DependentUnit | None] = {unit: None}
     while asked:
-        if len(known) > _MOST:
-            return None, f"more than {_MOST} units depend on {unit}"
+        if len(known) > _MAX_UNITS:
+            return None, f"more than {_MAX_UNITS} units depend on {unit}"
         shown = node.services.properties(list(asked), (_STATE, *_RESTARTED, *_STOPPED))
         if shown is None:
             return None, f"systemd does not say which units depend on {', '.join(asked)}"
@@ -379,11 +383,13 @@ def _followed(node: Node, unit: str) -> tuple[tuple[Unit, ...] | None, str]:
             leads_on = why is None or why.setting in _RESTARTED.values()
             for theirs, setting in (_RESTARTED | _STOPPED).items() if leads_on else ():
                 new = [name for name in shown[of].get(theirs, "").split() if name not in known]
-                asked |= {name: Unit(name, setting, of) for name in new}
+                asked |= {name: DependentUnit(name, setting, of) for name in new}
                 known.update(new)
     return tuple(found), ""
 
 
-def _only(units: tuple[Unit, ...] | None, settings: Mapping[str, str]) -> tuple[Unit, ...] | None:
+def _filter_units(
+    units: tuple[DependentUnit, ...] | None, settings: Mapping[str, str]
+) -> tuple[DependentUnit, ...] | None:
     """Return the units that have one of the settings."""
     return None if units is None else tuple(each for each in units if each.setting in settings.values())

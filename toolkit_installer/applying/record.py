@@ -7,7 +7,7 @@ import os
 import msgspec
 
 from toolkit_installer import __version__
-from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.api import DesiredFile, Engine
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning import installed, other_installer
@@ -49,7 +49,7 @@ class Recorder:
         names = dict.fromkeys([*old, *(file.name for file in work.files)])
         known = previous.folders if previous is not None else self._adopted(work.folder)
         folders = dict.fromkeys([*known, *created])
-        for folder in dict.fromkeys(map(os.path.dirname, _places(seen))):
+        for folder in dict.fromkeys(map(os.path.dirname, _list_written_paths(seen))):
             folders.update(dict.fromkeys(self._node.files.missing_folders(folder)))
         # the receipt's own folder is removed with the receipt, not with these
         folders.pop(self._store.folder, None)
@@ -68,19 +68,19 @@ class Recorder:
             ),
             specifications=_specifications(seen),
             cdi=seen.plan.cdi,
-            cdi_switched=_switched(seen),
+            cdi_switched=_find_switched_engines(seen),
             method_why=seen.plan.choice.why,
-            taken_over=other_installer.by_plan(previous, seen.plan),
+            taken_over=other_installer.list_replaced(previous, seen.plan),
         )
 
     def _adopted(self, folder: str) -> tuple[str, ...]:
         """Return the toolkit's folders if they hold an installer's files that no receipt names."""
-        if not layout.known(self._node.files.list(folder)):
+        if not layout.find_installer_files(self._node.files.list(folder)):
             return ()
         return (folder, *(f"{folder}/{place}" for place in layout.FOLDERS))
 
     def _engine(self, seen: Prepared, work: EngineWork) -> EngineRecord:
-        engine = adapter_of(work.name)
+        engine = get_adapter(work.name)
         previous = seen.receipt.engine(work.name) if seen.receipt is not None else None
         old = {file.path: file for file in previous.files} if previous is not None else {}
         files = [_file(engine, work, wanted, old.get(wanted.path)) for wanted in work.desired.files]
@@ -110,7 +110,7 @@ def _defaults(engine: Engine, work: EngineWork, previous: EngineRecord | None) -
     return tuple((role, name) for role, name in known.items() if name is not None)
 
 
-def settled(seen: Prepared, receipt: Receipt, copies: tuple[Copy, ...]) -> Receipt:
+def build_final_receipt(seen: Prepared, receipt: Receipt, copies: tuple[Copy, ...]) -> Receipt:
     """Return the receipt of a finished change, which records only what is on the node now."""
     works = {work.path: work for work in seen.plan.specifications}
     kept = (installed.settled(works[file.path], file) for file in receipt.specifications)
@@ -118,7 +118,7 @@ def settled(seen: Prepared, receipt: Receipt, copies: tuple[Copy, ...]) -> Recei
     return msgspec.structs.replace(
         receipt,
         state=State.INSTALLED,
-        engines=tuple(_settled_engine(seen, engine) for engine in receipt.engines if engine.name not in left),
+        engines=tuple(_build_final_engine(seen, engine) for engine in receipt.engines if engine.name not in left),
         cdi_switched=tuple(name for name in receipt.cdi_switched if not _has_read(seen, name)),
         specifications=tuple(record for record in kept if record is not None),
         copies=copies,
@@ -126,7 +126,7 @@ def settled(seen: Prepared, receipt: Receipt, copies: tuple[Copy, ...]) -> Recei
     )
 
 
-def _switched(seen: Prepared) -> tuple[EngineName, ...]:
+def _find_switched_engines(seen: Prepared) -> tuple[EngineName, ...]:
     """Return the engines in which our edit that enables CDI is removed, by this change or an earlier one."""
     previous = seen.receipt
     if previous is None:
@@ -151,7 +151,7 @@ def _content(file: ToolkitFile) -> Content:
     return Content(file.name, file.mode, sha256, file.target, file.recipe)
 
 
-def _places(seen: Prepared) -> list[str]:
+def _list_written_paths(seen: Prepared) -> list[str]:
     """Return the paths of all files that the change writes."""
     work = seen.plan.toolkit
     paths = [f"{work.folder}/{file.name}" for file in work.files]
@@ -183,7 +183,7 @@ def _file(engine: Engine, work: EngineWork, wanted: DesiredFile, previous: FileR
     return memory.recorded(engine, wanted, wanted.file.found, previous, contents)
 
 
-def _settled_engine(seen: Prepared, record: EngineRecord) -> EngineRecord:
+def _build_final_engine(seen: Prepared, record: EngineRecord) -> EngineRecord:
     """Return an engine's record after its change; unchanged if the change was about another engine."""
     work = next((work for work in seen.plan.engines if work.name == record.name), None)
     if work is None:

@@ -17,22 +17,22 @@ import msgspec
 
 from toolkit_installer import foreign_words, log
 from toolkit_installer.applying.files import Writer
-from toolkit_installer.engines.api import DesiredFile, Engine, EngineSilentError, Inspection, Live, Reload
-from toolkit_installer.engines.common.serving import EngineBrokenError, process_of
+from toolkit_installer.engines.api import DesiredFile, Engine, EngineSilentError, Inspection, LiveState, Reload
+from toolkit_installer.engines.common.serving import EngineBrokenError, find_process
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.node import processes, programs, signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, ProcessGoneError
 from toolkit_installer.node.programs import ProgramError
-from toolkit_installer.node.services import LOG_SAYS, Services
-from toolkit_installer.node.signals import Attention, Stopped
+from toolkit_installer.node.services import LOG_INTRODUCTION, Services
+from toolkit_installer.node.signals import SignalCollector, Stopped
 from toolkit_installer.node.terminal import StatusLine
 from toolkit_installer.settings import ReloadMode
 
-_ASK_SECONDS = 5.0
+_QUERY_SECONDS = 5.0
 _ENDS = 2
 """How often an engine may end after a good answer; the first time, another program may have restarted it."""
-_FALLEN = ("failed", "inactive")
+_DOWN_STATES = ("failed", "inactive")
 """States in which systemd does not start a unit by itself: where it will, the state is "activating"."""
 
 
@@ -60,7 +60,7 @@ class Switch(msgspec.Struct, frozen=True):
     files: Sequence[DesiredFile]
     """The files with their target contents, in the order of writing."""
     reload: Reload
-    wrong: Callable[[Live], list[str]]
+    wrong: Callable[[LiveState], list[str]]
     last_resort: bool = False
     """The engine must come back with these files: a failed reload is repeated, and always waited for."""
     leaves: str = ""
@@ -70,7 +70,7 @@ class Switch(msgspec.Struct, frozen=True):
 class Switcher:
     """Carries out switches."""
 
-    def __init__(self, node: Node, attention: Attention, seconds: float, store: str) -> None:
+    def __init__(self, node: Node, attention: SignalCollector, seconds: float, store: str) -> None:
         """`seconds`: how long an engine may take to serve a change. `store`: the receipt's folder."""
         self.node = node
         self.writer = Writer(node, store)
@@ -111,7 +111,7 @@ class Switcher:
             except NotServedError:
                 # an engine that is gone reads the file at its start; one that hangs may have a signal pending, and has
                 # crashed on less than explicit values
-                if switch.last_resort and process_of(self.node, switch.engine.name, switch.inspection.socket) is None:
+                if switch.last_resort and find_process(self.node, switch.engine.name, switch.inspection.socket) is None:
                     self._write(switch.engine, final)
                 raise
         self._write(switch.engine, final)
@@ -123,10 +123,11 @@ class Switcher:
     def _reload(self, switch: Switch, *, interruptible: bool) -> None:
         """Reload the engine (a last resort twice) and wait for it to serve. Raises NotServedError, Stopped."""
         process = switch.inspection.process
-        if switch.reload.restarts and process is not None and runs(process):
+        if switch.reload.restarts and process is not None and is_running(process):
             refusal = switch.engine.refusal(self.node, process)
             if refusal is not None:  # a restart would take down an engine that runs
-                words = f"it would not start with its files: {foreign_words.of_program(refusal)}; it was not restarted"
+                why = foreign_words.mask_program_text(refusal)
+                words = f"it would not start with its files: {why}; it was not restarted"
                 raise NotServedError(words, answers=True)
         if switch.leaves and switch.reload.restarts and switch.inspection.live is not None:
             kept = switch.engine.still_serving(self.node, switch.inspection.live, switch.leaves)
@@ -160,7 +161,7 @@ class Switcher:
         name = switch.engine.name
         mode = f"{switch.reload.watched_by} does it" if switch.reload.watched_by else switch.reload.mode
         log.get().info("Reloading the engine", key="reloading", engine=name, mode=mode, unit=switch.reload.unit)
-        with patience(name) as telling:
+        with report_waiting(name) as telling:
             self._tick, self._away = telling.tick, telling.elapsed
             self._wait_for(switch, interruptible=interruptible)
 
@@ -198,7 +199,7 @@ class Switcher:
         steady = Steadiness(time.monotonic() + self.seconds)
         while True:
             try:
-                seconds = max(1.0, min(_ASK_SECONDS, steady.remaining))
+                seconds = max(1.0, min(_QUERY_SECONDS, steady.remaining))
                 live = switch.engine.ask(self.node, switch.inspection.socket, seconds)
             except EngineSilentError as error:
                 last, answers = error.reason, False
@@ -217,7 +218,7 @@ class Switcher:
                         continue
                     last = "it could not be signalled"
                 if steady.confirmed(None if last else live):
-                    _tell(switch, live, before, self._away())
+                    _log_served(switch, live, before, self._away())
                     return
             if steady.ends >= _ENDS:
                 raise NotServedError(f"{heard}it answers, and ends again and again; last: {last}", answers=False)
@@ -236,10 +237,10 @@ class Switcher:
     def _fallen(self, switch: Switch) -> str | None:
         """Return the unit of an engine that ended and that systemd will not start again, else None."""
         process = switch.inspection.process
-        if process is None or process.unit is None or runs(process):
+        if process is None or process.unit is None or is_running(process):
             return None
         state = self.node.services.property(process.unit, "ActiveState")
-        return process.unit if state in _FALLEN else None
+        return process.unit if state in _DOWN_STATES else None
 
     def _restart(self, switch: Switch, unit: str) -> str:
         """Restart the unit; return the error text if it failed. Raises NotServedError unless it is the last resort.
@@ -248,16 +249,16 @@ class Switcher:
         """
         waits = switch.inspection.process if switch.reload.ends_after_calls else None
         try:
-            restart(self.node.services, unit, self.seconds, self.attention, waits, self._tick)
+            restart_unit(self.node.services, unit, self.seconds, self.attention, waits, self._tick)
         except ProgramError as error:
-            heard = foreign_words.of_program(str(error))
+            heard = foreign_words.mask_program_text(str(error))
             if not switch.last_resort:
                 # it would be started with the same files over and over: the sooner the old ones are back, the better
                 raise NotServedError(heard, answers=False) from error
             return f"{heard}; "
         return ""
 
-    def _signal(self, switch: Switch, live: Live) -> bool:
+    def _signal(self, switch: Switch, live: LiveState) -> bool:
         """Signal the engine that has just answered; return whether that succeeded. Raises NotSignalledError."""
         if live.process is None:
             return False
@@ -283,13 +284,13 @@ class Switcher:
         """Return the error with the last lines of the unit's log added, unless it has them or there is no unit."""
         process = switch.inspection.process
         unit = switch.reload.unit or (process.unit if process is not None else None)
-        if unit is None or LOG_SAYS in error.reason:
+        if unit is None or LOG_INTRODUCTION in error.reason:
             return error
-        words = foreign_words.of_program(self.node.services.last_words(unit, began))
-        return NotServedError(f"{error.reason}{LOG_SAYS}{words}", answers=error.answers) if words else error
+        words = foreign_words.mask_program_text(self.node.services.last_words(unit, began))
+        return NotServedError(f"{error.reason}{LOG_INTRODUCTION}{words}", answers=error.answers) if words else error
 
 
-def _tell(switch: Switch, live: Live, before: Process | None, seconds: float) -> None:
+def _log_served(switch: Switch, live: LiveState, before: Process | None, seconds: float) -> None:
     name, away = switch.engine.name, f"{seconds:.1f} s"
     log.get().info("The engine serves its configuration", key="engine-serves", engine=name, away=away)
     if not switch.reload.restarts and before is not None and live.process is not None and live.process != before:
@@ -313,7 +314,7 @@ class Steadiness(msgspec.Struct):
     """
 
     deadline: float
-    _served: Live | None = None
+    _served: LiveState | None = None
     """The last answer, if it was good."""
     _first: bool = False
     """That answer was the first of its process."""
@@ -325,7 +326,7 @@ class Steadiness(msgspec.Struct):
         """Seconds to the deadline; negative once it has passed."""
         return self.deadline - time.monotonic()
 
-    def confirmed(self, live: Live | None) -> bool:
+    def confirmed(self, live: LiveState | None) -> bool:
         """Record a good answer, or None for any other; return whether it is the second good one of one process."""
         again = self._served is not None and live is not None and self._served.process == live.process
         if self._served is not None and live is not None and not again:
@@ -354,16 +355,16 @@ _END_SECONDS = 5.0
 """
 
 
-def runs(process: Process) -> bool:
+def is_running(process: Process) -> bool:
     """Return whether this very process still runs."""
     return processes.inspect_process(process.pid) == process
 
 
-def restart(  # the inputs of a restart
+def restart_unit(  # the inputs of a restart
     services: Services,
     unit: str,
     seconds: float,
-    attention: Attention,
+    attention: SignalCollector,
     calls: Process | None,
     tick: Callable[[], None],
 ) -> None:
@@ -377,7 +378,7 @@ def restart(  # the inputs of a restart
     if calls is None:
         services.restart(unit, seconds=seconds)
         return
-    if attention.awaited_by == calls and attention.stop is not None and runs(calls):
+    if attention.awaited_by == calls and attention.stop is not None and is_running(calls):
         raise Stopped(attention.stop)  # systemd has the request, and the engine reads its files at its start
     until: float | None = None
 
@@ -385,7 +386,7 @@ def restart(  # the inputs of a restart
         nonlocal until
         tick()
         attention.take_pending()
-        if attention.stop is None or not runs(calls):
+        if attention.stop is None or not is_running(calls):
             return
         now = time.monotonic()
         until = now + _END_SECONDS if until is None else until
@@ -397,13 +398,13 @@ def restart(  # the inputs of a restart
 
 
 _LINE_SECONDS = 5.0
-_FIRST_SECONDS = 0.5
+_QUIET_SECONDS = 0.5
 """Waits that end sooner are not reported."""
 _TURN_SECONDS = 0.1
 _TURNS = "|/-\\"
 
 
-class Patience:
+class WaitReport:
     """The waiting time for one engine. `now` is a monotonic clock in seconds."""
 
     def __init__(self, engine: str, now: Callable[[], float] = time.monotonic) -> None:
@@ -411,7 +412,7 @@ class Patience:
         self._engine = engine
         self._now = now
         self._began = now()
-        self._next = self._began + (_FIRST_SECONDS if self.line.on else _LINE_SECONDS)
+        self._next = self._began + (_QUIET_SECONDS if self.line.on else _LINE_SECONDS)
         self._turns = itertools.cycle(_TURNS)
 
     def elapsed(self) -> float:
@@ -438,11 +439,11 @@ class Patience:
 
 
 @contextlib.contextmanager
-def patience(engine: str) -> Iterator[Patience]:
+def report_waiting(engine: str) -> Iterator[WaitReport]:
     """Report inside the block that `engine` is waited for, also while systemctl restarts its unit."""
-    telling = Patience(engine)
+    telling = WaitReport(engine)
     try:
-        with programs.telling(telling.tick):
+        with programs.report_progress(telling.tick):
             yield telling
     finally:
         telling.line.clear()

@@ -34,7 +34,7 @@ from toolkit_installer.planning import plan as plan_of
 from toolkit_installer.settings import Settings
 
 if TYPE_CHECKING:
-    from toolkit_installer.applying.gpu_containers import Busy, Watched
+    from toolkit_installer.applying.gpu_containers import BusyReasons, PathIdentities
     from toolkit_installer.planning.prepare import Prepared
 
 
@@ -46,19 +46,19 @@ _WITH_FORGIVEN = 4
 """How many times the budget the sum of counted and forgiven reloads may be."""
 
 
-class Reloads(msgspec.Struct, frozen=True):
+class ReloadTimes(msgspec.Struct, frozen=True):
     """The times of reloads for installing, in seconds since the boot: those that count, and the forgiven ones."""
 
     counting: tuple[float, ...] = ()
     forgiven: tuple[float, ...] = ()
 
 
-def remembered(content: bytes, boot: str, now: float, seconds: float) -> Reloads:
+def parse_reloads(content: bytes, boot: str, now: float, seconds: float) -> ReloadTimes:
     """Parse the reload times; drop expired ones and those of other boots. Unreadable content has none. Pure."""
-    return Reloads(*(recent(content, boot, now, seconds, key) for key in (_COUNTING, _FORGIVEN)))
+    return ReloadTimes(*(parse_times(content, boot, now, seconds, key) for key in (_COUNTING, _FORGIVEN)))
 
 
-def recent(content: bytes, boot: str, now: float, seconds: float, key: str = _COUNTING) -> tuple[float, ...]:
+def parse_times(content: bytes, boot: str, now: float, seconds: float, key: str = _COUNTING) -> tuple[float, ...]:
     """Parse one of the two lists of times. Pure."""
     try:
         body = json.loads(content)
@@ -69,7 +69,7 @@ def recent(content: bytes, boot: str, now: float, seconds: float, key: str = _CO
         return ()
 
 
-def refusal(times: Sequence[float], now: float, budget: tuple[int, float], why: str = "") -> str | None:
+def find_refusal(times: Sequence[float], now: float, budget: tuple[int, float], why: str = "") -> str | None:
     """Return why another reload is refused, None if it is allowed. Pure."""
     count, seconds = budget
     if len(times) < count:
@@ -81,12 +81,14 @@ def refusal(times: Sequence[float], now: float, budget: tuple[int, float], why: 
     )
 
 
-def refusal_of_any(reloads: Reloads, now: float, budget: tuple[int, float]) -> str | None:
+def find_any_refusal(reloads: ReloadTimes, now: float, budget: tuple[int, float]) -> str | None:
     """Return why another reload is refused by the limit for counted ones or for all, None if it is allowed. Pure."""
     count, seconds = budget
     every = (*reloads.counting, *reloads.forgiven)
     why = ", and what was installed was taken back each time"
-    return refusal(reloads.counting, now, budget) or refusal(every, now, (count * _WITH_FORGIVEN, seconds), why)
+    return find_refusal(reloads.counting, now, budget) or find_refusal(
+        every, now, (count * _WITH_FORGIVEN, seconds), why
+    )
 
 
 class ReloadBudget:
@@ -103,7 +105,7 @@ class ReloadBudget:
 
     def require_reload(self) -> None:
         """Raise ConfigurationError if the budget is used up."""
-        reason = refusal_of_any(self._reloads(), machine.boot_seconds(), self.budget)
+        reason = find_any_refusal(self._reloads(), machine.boot_seconds(), self.budget)
         if reason is not None:
             raise ConfigurationError(
                 reason,
@@ -115,28 +117,28 @@ class ReloadBudget:
     def spend(self) -> None:
         """Record a reload that is about to be made. Raises NodeError."""
         reloads, now = self._reloads(), machine.boot_seconds()
-        if terminal.is_a_persons():
-            self._write(Reloads(reloads.counting, (*reloads.forgiven, now)))
+        if terminal.is_started_by_person():
+            self._write(ReloadTimes(reloads.counting, (*reloads.forgiven, now)))
         else:
-            self._write(Reloads((*reloads.counting, now), reloads.forgiven))
+            self._write(ReloadTimes((*reloads.counting, now), reloads.forgiven))
 
     def forgive(self) -> None:
         """Stop counting the reloads of a change that was served and reverted on purpose. Raises NodeError."""
         # written even if nothing changes: the node's changes must not depend on how long ago the reloads were
         if self.files.read_file(self.path) is not None:
             reloads = self._reloads()
-            self._write(Reloads((), (*reloads.forgiven, *reloads.counting)))
+            self._write(ReloadTimes((), (*reloads.forgiven, *reloads.counting)))
 
-    def _write(self, reloads: Reloads) -> None:
+    def _write(self, reloads: ReloadTimes) -> None:
         times = {_COUNTING: reloads.counting, _FORGIVEN: reloads.forgiven}
         body = {"boot": machine.boot_id()} | {
             key: list(each) for key, each in times.items() if each or key == _COUNTING
         }
         self.files.overwrite(self.path, json.dumps(body).encode() + b"\n", own_metadata(_MODE))
 
-    def _reloads(self) -> Reloads:
+    def _reloads(self) -> ReloadTimes:
         content = self.files.content(self.path)
-        return remembered(content or b"", machine.boot_id(), machine.boot_seconds(), self.budget[1])
+        return parse_reloads(content or b"", machine.boot_id(), machine.boot_seconds(), self.budget[1])
 
 
 class ReloadPendingError(ConfigurationError):
@@ -151,7 +153,7 @@ class ReloadGate:
         self._node = node
         self.pending: Pending | None = None
         """The pending reload, as of the last check."""
-        self.watched: Watched = ()
+        self.watched: PathIdentities = ()
         """Paths that change when the wait may be over, with their identities at the last check."""
 
     def require(self, seen: Prepared) -> None:
@@ -162,15 +164,18 @@ class ReloadGate:
         waited, self.watched = self.pending, ()
         pending = self.looked_at(seen)
         if pending is None:
-            if waited is not None and due(seen):
+            if waited is not None and find_due_engines(seen):
                 log.get().info(
-                    "The reload is allowed now", key="reload-allowed", engine=_named(waited), since=_text(waited.since)
+                    "The reload is allowed now",
+                    key="reload-allowed",
+                    engine=_join_engines(waited),
+                    since=_format_time(waited.since),
                 )
             self.pending = None
             return
         self._wait_for(pending)
         raise ReloadPendingError(
-            f"the reload of {_named(pending)} is not allowed yet: {pending.reason}",
+            f"the reload of {_join_engines(pending)} is not allowed yet: {pending.reason}",
             hint="nothing was changed; start it again then, or with --reload-when now",
         )
 
@@ -181,26 +186,26 @@ class ReloadGate:
             log.get().warning(
                 "A reload is pending: nothing of this change is made before it is allowed (--reload-when)",
                 key="reload-pending",
-                engine=_named(pending),
+                engine=_join_engines(pending),
                 why=pending.reason,
-                since=_text(pending.since),
+                since=_format_time(pending.since),
             )
         elif waited.reason != pending.reason:
             log.get().info(
                 "The reload is still pending, for another reason",
                 key="reload-still-pending",
-                engine=_named(pending),
+                engine=_join_engines(pending),
                 why=pending.reason,
-                since=_text(pending.since),
+                since=_format_time(pending.since),
             )
 
     def looked_at(self, seen: Prepared) -> Pending | None:
         """Return the reload that a change has to wait for, None if it may be made now. Raises as `require` does."""
-        engines = due(seen)
+        engines = find_due_engines(seen)
         if not engines or self._when == NOW:
             return None
         since = self.pending.since if self.pending is not None else machine.now()
-        served = _served(seen)
+        served = _serves_target(seen)
         if self._when != IDLE:
             closed = self._closed()
             return Pending(engines, closed[0], since, closed[1], served) if closed is not None else None
@@ -237,15 +242,15 @@ class ReloadGate:
         from toolkit_installer.applying import reload_windows  # noqa: PLC0415  # few runs wait for a window
         from toolkit_installer.node import machine  # noqa: PLC0415  # likewise
 
-        name, of_node = machine.of_node(self._node)
-        asked, now = reload_windows.parsed(self._when), machine.now()
+        name, of_node = machine.read_time_zone(self._node)
+        asked, now = reload_windows.parse_windows(self._when), machine.now()
         if reload_windows.is_open(asked, now, of_node):
             return None
-        opens = reload_windows.opens(asked, now, of_node)
-        when = f"the next window opens at {_text(opens)}" if opens is not None else "it never opens"
+        opens = reload_windows.find_next_opening(asked, now, of_node)
+        when = f"the next window opens at {_format_time(opens)}" if opens is not None else "it never opens"
         return f"it is outside of {self._when} ({name}, the node's time zone): {when}", opens
 
-    def _busy(self, seen: Prepared) -> Busy:
+    def _busy(self, seen: Prepared) -> BusyReasons:
         from toolkit_installer.applying import gpu_containers  # noqa: PLC0415  # few runs wait for an idle node
 
         unseen = [
@@ -255,30 +260,30 @@ class ReloadGate:
         ]
         if unseen:
             why = f"the containers of {', '.join(unseen)} cannot be seen from here (hostPID: true)"
-            return gpu_containers.Busy((why,))
+            return gpu_containers.BusyReasons((why,))
         recorded = seen.receipt.engines if seen.receipt is not None else ()
         by_default = any(record.default in dict(record.handlers) for record in recorded)
-        return gpu_containers.look(self._node, seen.plan.toolkit.folder, by_default=by_default)
+        return gpu_containers.find_busy_reasons(self._node, seen.plan.toolkit.folder, by_default=by_default)
 
 
-def due(seen: Prepared) -> tuple[str, ...]:
+def find_due_engines(seen: Prepared) -> tuple[str, ...]:
     """Return the engines that a change would reload, including those that it reverts. Pure."""
     recorded = seen.receipt.engines if seen.receipt is not None else ()
     names = [str(work.name) for work in seen.plan.engines if work.reload_why]
-    given_back = [str(record.name) for record in plan_of.superseded(recorded, seen.plan)]
-    moved = plan_of.moved(recorded, seen.plan.engines)
+    given_back = [str(record.name) for record in plan_of.find_superseded(recorded, seen.plan)]
+    moved = plan_of.find_moved_engine(recorded, seen.plan.engines)
     return tuple(dict.fromkeys([*names, *given_back, *([str(moved.name)] if moved is not None else [])]))
 
 
-def _served(seen: Prepared) -> bool:
+def _serves_target(seen: Prepared) -> bool:
     """Return whether all engines serve their target configuration already. Pure."""
     answers = [(work, work.inspection.live) for work in seen.plan.engines]
-    return all(live is not None and not plan_of.differences(live, work.desired) for work, live in answers)
+    return all(live is not None and not plan_of.find_differences(live, work.desired) for work, live in answers)
 
 
-def _named(pending: Pending) -> str:
+def _join_engines(pending: Pending) -> str:
     return ", ".join(pending.engines)
 
 
-def _text(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     return machine.text(seconds)

@@ -50,7 +50,7 @@ ALLOWED = (
 )
 
 
-class Window(msgspec.Struct, frozen=True):
+class ReloadWindow(msgspec.Struct, frozen=True):
     """A time window: on each of `days` (0 is Monday) from the minute `start` until before `end`, which is greater.
 
     Minutes are counted from 00:00 of that day, beyond 24:00 if the window ends on the next day.
@@ -61,47 +61,47 @@ class Window(msgspec.Struct, frozen=True):
     end: int
 
 
-def parsed(text: str) -> tuple[Window, ...]:
+def parse_windows(text: str) -> tuple[ReloadWindow, ...]:
     """Parse the option's windows, none for `now` and `idle`. Raises ValueError with the reason as its text."""
     if text in (NOW, IDLE):
         return ()
-    return tuple(_window(item.strip()) for item in text.split(","))
+    return tuple(_parse_window(item.strip()) for item in text.split(","))
 
 
-def normal(text: str) -> str:
+def normalize_windows(text: str) -> str:
     """Return the option's text with normalized spaces and case. Raises ValueError for no valid window."""
     said = text.strip().lower()
     if said in (NOW, IDLE):
         return said
-    parsed(text)
+    parse_windows(text)
     return ", ".join(" ".join(item.split()).title() for item in text.split(","))
 
 
-def _window(item: str) -> Window:
+def _parse_window(item: str) -> ReloadWindow:
     match = re.fullmatch(_ITEM, item)
     if match is None:
         raise ValueError(f"{item!r} is no window")
-    start, end = _minute(match["start"]), _minute(match["end"])
+    start, end = _parse_minute(match["start"]), _parse_minute(match["end"])
     if start == _DAY:
         raise ValueError(f"{item!r} begins at 24:00, which is 00:00 of the next day")
     if start == end:
         raise ValueError(f"{item!r} ends when it begins; 00:00-24:00 is a whole day")
     days = tuple(range(len(DAYS)))
     if match["first"] is not None:
-        first = _day(match["first"])
-        last = _day(match["last"]) if match["last"] is not None else first
+        first = _parse_day(match["first"])
+        last = _parse_day(match["last"]) if match["last"] is not None else first
         days = tuple((first + more) % len(DAYS) for more in range((last - first) % len(DAYS) + 1))
-    return Window(days, start, end if end > start else end + _DAY)
+    return ReloadWindow(days, start, end if end > start else end + _DAY)
 
 
-def _day(word: str) -> int:
+def _parse_day(word: str) -> int:
     try:
         return DAYS.index(word.capitalize())
     except ValueError:
         raise ValueError(f"{word!r} is no day: {', '.join(DAYS)} are") from None
 
 
-def _minute(text: str) -> int:
+def _parse_minute(text: str) -> int:
     match = re.fullmatch(_TIME, text)
     if match is None:
         raise ValueError(f"{text!r} is no time of a day: 00:00 to 24:00 are, with two digits each")
@@ -109,7 +109,7 @@ def _minute(text: str) -> int:
     return int(hour) * _HOUR + int(minute)
 
 
-def is_open(windows: Sequence[Window], at: float, zone: dt.tzinfo) -> bool:
+def is_open(windows: Sequence[ReloadWindow], at: float, zone: dt.tzinfo) -> bool:
     """Return whether one of the windows is open at a time (seconds since 1970) in the zone."""
     local = dt.datetime.fromtimestamp(at, zone)
     day, minute = local.weekday(), local.hour * _HOUR + local.minute
@@ -120,7 +120,7 @@ def is_open(windows: Sequence[Window], at: float, zone: dt.tzinfo) -> bool:
     )
 
 
-def opens(windows: Sequence[Window], after: float, zone: dt.tzinfo) -> float | None:
+def find_next_opening(windows: Sequence[ReloadWindow], after: float, zone: dt.tzinfo) -> float | None:
     """Return when one of the windows is next open, at or after `after` (seconds since 1970); None for never.
 
     Steps minute by minute, to see every change of the zone's clocks.

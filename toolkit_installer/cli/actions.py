@@ -37,14 +37,14 @@ def run(settings: Settings) -> int:
     from toolkit_installer.waiting import wait
 
     woken = wait.resumed()
-    programs.reap()
-    node = _opened(settings)
+    programs.reap_children()
+    node = _open_node(settings)
     if woken is None:
-        own_container.refuse(node, settings, own_container.asked_for(settings))
+        own_container.refuse_own_container(node, settings, own_container.list_requested_folders(settings))
         log.get().info("Starting", key="starting", program=settings.program, node_root=settings.node_root)
-        pid_file = _acquired(settings, node, besides=settings.pid_files_besides)
+        pid_file = _lock_pid_files(settings, node, besides=settings.pid_files_besides)
     else:
-        pid_file = _still_held(settings, node, woken)
+        pid_file = _resume_pid_file(settings, node, woken)
     try:
         instance = Instance(settings, node, pid_file)
         try:
@@ -56,7 +56,7 @@ def run(settings: Settings) -> int:
                     instance.store.lock_fd = wait.held(node.root.outside(instance.store.folder))
                 code = instance.resume(woken.events, saved_state.parse(woken.state))
             if code == ExitCode.DONE:
-                outcome.forget(node, pid_file.path, settings.ready_file)
+                outcome.remove_record(node, pid_file.path, settings.ready_file)
             return code
         finally:
             # before the PID file is released: a process that waits for the PID file must find this lock free
@@ -66,7 +66,7 @@ def run(settings: Settings) -> int:
         pid_file.release()
 
 
-def _opened(settings: Settings) -> Node:
+def _open_node(settings: Settings) -> Node:
     """Return the node that the flags name. Raises UsageError if there is no such folder."""
     own_container.refuse_absent_root(settings)
     node = Node.open(settings.node_root, settings.host_root)
@@ -74,19 +74,19 @@ def _opened(settings: Settings) -> Node:
     return node
 
 
-def _acquired(settings: Settings, node: Node, besides: Sequence[str] = ()) -> PidFile:
+def _lock_pid_files(settings: Settings, node: Node, besides: Sequence[str] = ()) -> PidFile:
     """Lock the PID files, and remove half-written files of a killed run next to its own. Raises InstallerError."""
     from toolkit_installer.applying.reload_gate import ReloadBudget
     from toolkit_installer.planning import other_installer
 
-    other_installer.refuse(node, settings.toolkit.install_dir)
+    other_installer.refuse_running(node, settings.toolkit.install_dir)
     try:
         pid_file = PidFile.acquire(node.files, settings.pid_file, PID_FILES, besides)
     except AlreadyRunningError as error:
-        raise other_installer.explained(error) from error
+        raise other_installer.explain_lock(error) from error
     try:
         if not besides:
-            other_installer.tidy_plugin(node)
+            other_installer.remove_plugin_pid_file(node)
         ReloadBudget(node.files, pid_file.path, settings.reload_budget).tidy()
     except InstallerError:
         pid_file.release()
@@ -94,7 +94,7 @@ def _acquired(settings: Settings, node: Node, besides: Sequence[str] = ()) -> Pi
     return pid_file
 
 
-def _still_held(settings: Settings, node: Node, woken: wait.Resumed) -> PidFile:
+def _resume_pid_file(settings: Settings, node: Node, woken: wait.Resumed) -> PidFile:
     """Return the PID file that this program held when it went idle, with the others. Raises InstallerError."""
     from toolkit_installer.waiting import wait
 
@@ -105,7 +105,7 @@ def _still_held(settings: Settings, node: Node, woken: wait.Resumed) -> PidFile:
         path = node.files.in_folder(settings.pid_file)
         fd = wait.held(node.root.outside(path))
         if fd is None:
-            return _acquired(settings, node, besides=settings.pid_files_besides)
+            return _lock_pid_files(settings, node, besides=settings.pid_files_besides)
         held = PidFile(node.files, path, fd, ())
     try:
         held.hold_others(PID_FILES, settings.pid_files_besides)
@@ -125,11 +125,11 @@ def plan(settings: Settings, *, as_json: bool) -> int:
     from toolkit_installer.run import dry_run
 
     signals.unblock()
-    node = _opened(settings)
-    own_container.refuse(node, settings, own_container.asked_for(settings))
-    holds = dry_run.holder(settings, node)
+    node = _open_node(settings)
+    own_container.refuse_own_container(node, settings, own_container.list_requested_folders(settings))
+    holds = dry_run.find_running_installer(settings, node)
     try:
-        found = dry_run.foresee(settings, node)
+        found = dry_run.simulate_run(settings, node)
     except InstallerError:
         if holds is not None:  # `run` would stop here, before it finds another error
             raise holds from None
@@ -153,9 +153,9 @@ def status(settings: Settings, *, as_json: bool, check: bool) -> int:
     from toolkit_installer.reporting import status_verdict
 
     signals.unblock()
-    node = _opened(settings)
+    node = _open_node(settings)
     store = ReceiptStore(node, settings.toolkit.install_dir)
-    health = status_verdict.judged(node_status.look(node, settings, store, trust.load(node, store)))
+    health = status_verdict.judge_node(node_status.inspect_node(node, settings, store, trust.load(node, store)))
     show_status.show_status(health, as_json=as_json)
     return status_verdict.SEVERITY.index(health.verdict) if check else ExitCode.DONE
 
@@ -172,7 +172,7 @@ def refresh(settings: Settings, *, seconds: float | None) -> int:
     from toolkit_installer.run import refresh as refreshing
 
     signals.unblock()
-    node = _opened(settings)
+    node = _open_node(settings)
     receipt = trust.load_if_usable(node, ReceiptStore(node, settings.toolkit.install_dir))
     paths = (settings.pid_file, *((receipt.pid_file,) if receipt is not None else ()), *PID_FILES)
     limit = max(_REFRESH_SECONDS, _RELOADS * settings.reload_timeout) if seconds is None else seconds
@@ -193,7 +193,7 @@ def wait_driver(settings: Settings, *, seconds: float | None, unless_installed: 
     from toolkit_installer.driver import gpus
     from toolkit_installer.driver import waiting as driver_wait
 
-    node = _opened(settings)
+    node = _open_node(settings)
     if unless_installed and _is_installed(settings, node):
         log.get().info(
             "The toolkit is installed: the driver is not waited for",
@@ -202,7 +202,7 @@ def wait_driver(settings: Settings, *, seconds: float | None, unless_installed: 
         )
         return ExitCode.DONE
     try:
-        found = driver_wait.wait(node, settings, seconds)
+        found = driver_wait.wait_for_driver(node, settings, seconds)
     except Stopped as stopped:
         log.get().info(
             "Stopped before the driver was ready", key="stopped-waiting-for-driver", signal=stopped.number.name
@@ -244,8 +244,8 @@ def detect(settings: Settings, *, as_json: bool) -> int:
     from toolkit_installer.node import processes
 
     signals.unblock()
-    with processes.one_look():
-        return show_detect.show(_opened(settings), settings, as_json=as_json)
+    with processes.cache_names():
+        return show_detect.show(_open_node(settings), settings, as_json=as_json)
 
 
 def diagnose(settings: Settings, *, as_json: bool) -> int:
@@ -254,8 +254,8 @@ def diagnose(settings: Settings, *, as_json: bool) -> int:
     from toolkit_installer.reporting import diagnosis
 
     signals.unblock()
-    node = _opened(settings)
-    own_container.refuse(node, settings, own_container.asked_for(settings))
+    node = _open_node(settings)
+    own_container.refuse_own_container(node, settings, own_container.list_requested_folders(settings))
     node.root.only_looks = True
     show_diagnose.show(diagnosis.diagnose(node, settings), as_json=as_json)
     return ExitCode.DONE
@@ -269,7 +269,7 @@ def report(settings: Settings, *, file: str, looking: Settings) -> int:
     from toolkit_installer.cli import files as bundle
 
     signals.unblock()
-    bundle.write_report(_opened(settings), settings, looking, file)
+    bundle.write_report(_open_node(settings), settings, looking, file)
     return ExitCode.DONE
 
 
@@ -289,7 +289,7 @@ def capture(
     from toolkit_installer.cli import files as captures
 
     signals.unblock()
-    node = _opened(settings)
+    node = _open_node(settings)
     node.root.only_looks = True
     captures.write_capture(node, settings, file, given, environment, keep_secrets=keep_secrets, key_file=key_file)
     return ExitCode.DONE
@@ -312,7 +312,9 @@ def replay(  # noqa: PLR0913  # each is an option of the command
     signals.unblock()
     versions = dict(text.split("=", 1) for text in engine_versions or ())
     folder, page = (os.path.abspath(path) if path is not None else None for path in (payload, html))
-    how = replays.How(given, folder, each=each, as_json=as_json, debug=settings.debug, html=page, versions=versions)
+    how = replays.ReplayOptions(
+        given, folder, each=each, as_json=as_json, debug=settings.debug, html=page, versions=versions
+    )
     return replays.replay(archive, how)
 
 
@@ -349,20 +351,20 @@ def uninstall(settings: Settings) -> int:
     from toolkit_installer.waiting.readiness import Marker
 
     try:
-        node = _opened(settings)
-        own_container.refuse(node, settings, own_container.asked_for(settings))
+        node = _open_node(settings)
+        own_container.refuse_own_container(node, settings, own_container.list_requested_folders(settings))
         store = ReceiptStore(node, settings.toolkit.install_dir)
         receipt = trust.load(node, store)
-        preload.everything()
+        preload.import_all()
         # a run under another of the program's names has another PID file
         for path in dict.fromkeys([settings.pid_file, *([receipt.pid_file] if receipt is not None else [])]):
             seconds = settings.reload_timeout + _GRACE_SECONDS
-            uninstall_request.ask_to_leave(node, store, path, keep_toolkit=settings.keep_toolkit, seconds=seconds)
-        pid_file = _acquired(settings, node)
+            uninstall_request.request_cleanup(node, store, path, keep_toolkit=settings.keep_toolkit, seconds=seconds)
+        pid_file = _lock_pid_files(settings, node)
         try:
             Marker(settings.ready_file, node.calls).clear_before_cleanup()
             finish_uninstall(settings, node, store, pid_file)
-            outcome.forget(node, pid_file.path, settings.ready_file)
+            outcome.remove_record(node, pid_file.path, settings.ready_file)
         finally:
             pid_file.release()
     except Stopped as stopped:

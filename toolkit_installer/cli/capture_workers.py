@@ -139,7 +139,7 @@ class _Portion(Generic[_Given, _Made]):
             ) from error
         if pid == 0:
             os.close(reading)
-            _work(self._function, self._given[self._finished :], writing)
+            _run_child(self._function, self._given[self._finished :], writing)
         os.close(writing)
         self._child = pid, reading
         self._first, self._path = self._finished, None
@@ -214,7 +214,7 @@ _REASONS: Final = {
 _ITS_OWN: Final = frozenset({-signal.SIGXCPU, _TOO_LARGE})
 
 
-def _work(function: Callable[[Any], Any], given: Sequence[Any], writing: int) -> NoReturn:
+def _run_child(function: Callable[[Any], Any], given: Sequence[Any], writing: int) -> NoReturn:
     """Run the child: work on each item, send the results, and exit."""
     status = _FAILED
     try:
@@ -256,7 +256,7 @@ _LONGEST_SHOWN = 200
 _DAMAGED = "leave it out, or capture the node again"
 
 
-def files(place: str) -> Iterator[str]:
+def find_captures(place: str) -> Iterator[str]:
     """Yield the captures' files for an argument, which is a file or a folder. Raises UsageError."""
     try:
         mode = os.stat(place).st_mode
@@ -272,7 +272,7 @@ def files(place: str) -> Iterator[str]:
     yield from found
 
 
-def read(path: str) -> Archive:
+def read_capture(path: str) -> Archive:
     """Return the capture in a file. Raises ConfigurationError."""
     try:
         content = read_bounded(os.path.realpath(path), archive.LONGEST)
@@ -294,19 +294,19 @@ def each_capture(
     record.prepare()
 
     def refused(one: _Given, path: str | None, reason: str) -> _Made:
-        return lost(one, path, refusal(ConfigurationError(reason, path=path, hint=_DAMAGED)))
+        return lost(one, path, make_refusal(ConfigurationError(reason, path=path, hint=_DAMAGED)))
 
     return run_workers(function, given, refused)
 
 
-def refusal(error: InstallerError) -> Refusal:
+def make_refusal(error: InstallerError) -> Refusal:
     """Return an error as the refusal of a capture, or of its node."""
     where = f"{error.path}:{error.line}" if error.line is not None else error.path
     reason = f"{where}: {error.reason}" if where is not None else error.reason
     return Refusal(reason, error.hint, int(error.exit_code), error.exit_code.event)
 
 
-def settings(given: Mapping[str, Sequence[str]], environment: Mapping[str, str], path: str) -> Settings:
+def build_settings(given: Mapping[str, Sequence[str]], environment: Mapping[str, str], path: str) -> Settings:
     """Return the settings that a capture was made with. Raises UsageError, which names the capture."""
     try:
         return build.build(given, environment, Program.TOOLKIT_INSTALLER)
@@ -316,7 +316,7 @@ def settings(given: Mapping[str, Sequence[str]], environment: Mapping[str, str],
 
 
 @contextlib.contextmanager
-def limited(path: str) -> Iterator[None]:
+def apply_limits(path: str) -> Iterator[None]:
     """Apply the limits of the capture at `path` to the work inside the block, if this is a child of `run_workers`.
 
     Raises ConfigurationError if the capture is damaged, also if the work fails in a way that no capture of a real node

@@ -65,7 +65,7 @@ def _explain(error: Exception, program: Program, arguments: Sequence[str], envir
     # the command line may be invalid as a whole
     tokens = (token for token in argv.read(arguments, argv.grammar_of(OPTIONS)) if isinstance(token, Given))
     given = {token.option.name: (token.text,) for token in tokens}
-    log_format, debug = build.logging(given, environment)
+    log_format, debug = build.read_log_options(given, environment)
     log.configure(log_format, debug=debug, stream=sys.stderr, environment=environment)
     if isinstance(error, click.UsageError):
         command = error.ctx.command_path if error.ctx else Program.TOOLKIT_INSTALLER
@@ -74,11 +74,11 @@ def _explain(error: Exception, program: Program, arguments: Sequence[str], envir
     if not isinstance(failure, InstallerError):
         hint = "please report it" if debug else "please report it, with what --debug shows"
         failure = InstallerError(
-            f"this is a bug: {type(error).__name__}: {foreign_words.of_program(str(error))}", hint=hint
+            f"this is a bug: {type(error).__name__}: {foreign_words.mask_program_text(str(error))}", hint=hint
         )
     from toolkit_installer.cli import result  # noqa: PLC0415  # for failures only
 
-    result.keep(failure, program, arguments, given, environment)
+    result.save_result(failure, program, arguments, given, environment)
     code = failure.exit_code
     # lower codes are verdicts of `status --check`
     status = _UNKNOWN if code < _UNKNOWN and _is_check(program, arguments) else code
@@ -88,18 +88,18 @@ def _explain(error: Exception, program: Program, arguments: Sequence[str], envir
     if failure is not error and debug:
         import traceback  # noqa: PLC0415  # for bugs only
 
-        output.explain(foreign_words.of_program("".join(traceback.format_exception(error)).rstrip()))
+        output.show_on_stderr(foreign_words.mask_program_text("".join(traceback.format_exception(error)).rstrip()))
     return status
 
 
 def _is_check(program: Program, arguments: Sequence[str]) -> bool:
     """Return whether the exit code is read as the verdict of `status --check`, even if `--check` is misspelt."""
-    from toolkit_installer.cli.options.resolve import nearest  # noqa: PLC0415  # for failures only
+    from toolkit_installer.cli.options.resolve import find_nearest  # noqa: PLC0415  # for failures only
 
     if program is not Program.TOOLKIT_INSTALLER or list(arguments[:1]) != ["status"]:
         return False
     flag = STATUS_CHECK.flags[0]
-    return any(nearest(word.partition("=")[0], [flag]) is not None for word in arguments if word.startswith("-"))
+    return any(find_nearest(word.partition("=")[0], [flag]) is not None for word in arguments if word.startswith("-"))
 
 
 def _only_prints(program: Program, arguments: Sequence[str]) -> bool:

@@ -42,7 +42,7 @@ from toolkit_installer.fleet.compare import (
 from toolkit_installer.fleet.forecast import Refusal
 from toolkit_installer.fleet.record import NotCapturedError, Player
 from toolkit_installer.node.node import Node
-from toolkit_installer.planning.plan import moved, superseded
+from toolkit_installer.planning.plan import find_moved_engine, find_superseded
 from toolkit_installer.planning.prepare import Prepared
 from toolkit_installer.receipt import memory, trust
 from toolkit_installer.receipt.schema import FileRecord, Receipt
@@ -62,10 +62,10 @@ _Value = TypeVar("_Value")
 # --- the later capture ---
 
 
-def node_after(found: Archive, path: str) -> tuple[After, Standing]:
+def inspect_after(found: Archive, path: str) -> tuple[After, Standing]:
     """Return a node after the rollout, and its status. Raises InstallerError if it cannot be replayed at all."""
     files = comparing.files_of(found, path)
-    settings = capture_workers.settings(found.given, found.environment, path)
+    settings = capture_workers.build_settings(found.given, found.environment, path)
     with record.played_by(Player(found)):
         node = Node(found.root, found.programs_root, whole=found.whole)
         try:
@@ -75,10 +75,10 @@ def node_after(found: Archive, path: str) -> tuple[After, Standing]:
         except InstallerError as error:
             return After(files), Standing(refused=str(error))
         managed = tuple(_managed(node, file) for file in (receipt.files() if receipt is not None else ()))
-        aside = _aside(node, settings, receipt)
+        aside = _list_own_paths(node, settings, receipt)
         known = After(files, managed, aside=aside)
         try:
-            seen, standing = _stands(node, settings, receipt)
+            seen, standing = _plan_status(node, settings, receipt)
             facts = _facts(node, seen)
         except NotCapturedError as error:
             return known, Standing(receipt, left_alone=True, untold=str(error))
@@ -89,7 +89,7 @@ def node_after(found: Archive, path: str) -> tuple[After, Standing]:
     after = msgspec.structs.replace(
         known,
         own=_targets(found, seen),
-        aside=aside | _of_the_plan(seen),
+        aside=aside | _list_generated_files(seen),
         programs=seen.target.payload.executables,
         facts=facts,
     )
@@ -108,10 +108,10 @@ def _managed(node: Node, file: FileRecord) -> Managed:
     return Managed(file.path, state, file.written)
 
 
-def _stands(node: Node, settings: Settings, receipt: Receipt | None) -> tuple[Prepared | None, Standing]:
+def _plan_status(node: Node, settings: Settings, receipt: Receipt | None) -> tuple[Prepared | None, Standing]:
     """Return what a run would do with the node now, and the status that follows. Raises InstallerError."""
-    own_container.refuse(node, settings, own_container.asked_for(settings))
-    fate = dry_run.foresee(settings, node)
+    own_container.refuse_own_container(node, settings, own_container.list_requested_folders(settings))
+    fate = dry_run.simulate_run(settings, node)
     if fate.seen is None:
         return None, Standing(receipt, left_alone=True)
     if fate.stops is not None:
@@ -123,7 +123,7 @@ def _stands(node: Node, settings: Settings, receipt: Receipt | None) -> tuple[Pr
 # --- the earlier capture ---
 
 
-def node_before(found: Archive, path: str, later: Archive) -> tuple[Before, frozenset[str]]:
+def inspect_before(found: Archive, path: str, later: Archive) -> tuple[Before, frozenset[str]]:
     """Return a node before the rollout, the planned result of a run with the later settings, and files to ignore.
 
     Raises ConfigurationError for a damaged capture.
@@ -134,14 +134,14 @@ def node_before(found: Archive, path: str, later: Archive) -> tuple[Before, froz
         settings = _settings(found, later)
         with record.played_by(Player(found)):
             node = Node(found.root, found.programs_root, whole=found.whole)
-            aside = _aside(node, settings, _receipt(node, settings))
-            seen = dry_run.foresee(settings, node).seen
+            aside = _list_own_paths(node, settings, _receipt(node, settings))
+            seen = dry_run.simulate_run(settings, node).seen
             if seen is None:
                 return Before(files, facts=_facts(node, None)), aside
             targets, facts = _targets(found, seen), _facts(node, seen)
             returned = {
                 file.path: file.before.sha256 if file.before is not None else None
-                for file in _returned(seen)
+                for file in _list_restored_files(seen)
                 if file.path not in targets
             }
     except NotCapturedError as error:
@@ -150,7 +150,7 @@ def node_before(found: Archive, path: str, later: Archive) -> tuple[Before, froz
         return Before(files, unforeseen=f"a run would have refused: {error}"), aside
     programs = seen.target.payload.executables
     earlier = Before(files, targets, returned, programs=programs, facts=facts)
-    return earlier, aside | _of_the_plan(seen)
+    return earlier, aside | _list_generated_files(seen)
 
 
 def _settings(found: Archive, later: Archive) -> Settings:
@@ -171,12 +171,12 @@ def _without(values: Mapping[str, _Value], names: Collection[str]) -> dict[str, 
     return {name: value for name, value in values.items() if name not in names}
 
 
-def _returned(seen: Prepared) -> Iterator[FileRecord]:
+def _list_restored_files(seen: Prepared) -> Iterator[FileRecord]:
     """Yield the engines' files that a run would restore."""
     recorded = seen.receipt.engines if seen.receipt is not None else ()
-    for engine in superseded(recorded, seen.plan):
+    for engine in find_superseded(recorded, seen.plan):
         yield from engine.files
-    if (elsewhere := moved(recorded, seen.plan.engines)) is not None:
+    if (elsewhere := find_moved_engine(recorded, seen.plan.engines)) is not None:
         yield from elsewhere.files
 
 
@@ -193,14 +193,14 @@ def _targets(found: Archive, seen: Prepared) -> dict[str, Text]:
     }
 
 
-def _aside(node: Node, settings: Settings, receipt: Receipt | None) -> frozenset[str]:
+def _list_own_paths(node: Node, settings: Settings, receipt: Receipt | None) -> frozenset[str]:
     """Return this program's own files and folders, which are judged by what a run would make of them."""
     own = [settings.toolkit.folder, ReceiptStore(node, settings.toolkit.install_dir).folder]
     own += [] if receipt is None else [receipt.toolkit_folder, *(each.path for each in receipt.specifications)]
     return frozenset({*own, os.path.dirname(settings.pid_file)})
 
 
-def _of_the_plan(seen: Prepared) -> frozenset[str]:
+def _list_generated_files(seen: Prepared) -> frozenset[str]:
     """Return the files that a run generates from the driver, or that a distribution generates."""
     generated = {file.path for work in seen.plan.engines for file in work.inspection.files if file.role == _GENERATED}
     return frozenset({*generated, *(each.path for each in seen.plan.specifications)})
@@ -279,7 +279,7 @@ def _diff(text: str) -> Iterator[str | DiffLine]:
     if not text:
         yield _UNSEEN
         return
-    yield from (DiffLine(line, diff.painted) for line in text.removesuffix("\n").split("\n"))
+    yield from (DiffLine(line, diff.colorize) for line in text.removesuffix("\n").split("\n"))
 
 
 def _nodes(number: int) -> str:
@@ -295,7 +295,7 @@ def _names(nodes: Sequence[str]) -> str:
     return f"{', '.join(nodes[:_SHOWN])}{more}"
 
 
-class _Named(msgspec.Struct, frozen=True):
+class _NamedCapture(msgspec.Struct, frozen=True):
     """A capture's file, and its node, or why it cannot be used."""
 
     path: str
@@ -303,14 +303,14 @@ class _Named(msgspec.Struct, frozen=True):
     refusal: Refusal | None = None
 
 
-class _Unusable(msgspec.Struct, frozen=True):
+class _UnusableCapture(msgspec.Struct, frozen=True):
     """A capture of a pair that cannot be used, and why."""
 
     path: str
     refusal: Refusal
 
 
-class _Pair(msgspec.Struct, frozen=True):
+class _CapturePair(msgspec.Struct, frozen=True):
     """The captures of a node; `before` is None if it has only a later one."""
 
     node: str
@@ -323,10 +323,10 @@ def compare(before: str, after: str, *, as_json: bool, debug: bool) -> int:
     comparison = Comparison()
     earlier, later = (_by_node(place, comparison) for place in (before, after))
     comparison.name(earlier, later)
-    pairs = [_Pair(node, earlier.get(node), path) for node, path in sorted(later.items())]
-    found = capture_workers.each_capture(functools.partial(_compared, debug=debug), pairs, _lost_pair)
+    pairs = [_CapturePair(node, earlier.get(node), path) for node, path in sorted(later.items())]
+    found = capture_workers.each_capture(functools.partial(_compare_pair, debug=debug), pairs, _lost_pair)
     for pair, findings in zip(pairs, found, strict=True):
-        if isinstance(findings, _Unusable):
+        if isinstance(findings, _UnusableCapture):
             comparison.refuse(findings.path, findings.refusal)
         else:
             comparison.add(pair.node, findings)
@@ -341,51 +341,51 @@ def compare(before: str, after: str, *, as_json: bool, debug: bool) -> int:
 def _by_node(place: str, comparison: Comparison) -> dict[str, str]:
     """Return the files of a set's captures, by node; unusable captures are recorded in `comparison`."""
     found: dict[str, str] = {}
-    for each in capture_workers.each_capture(_named, list(capture_workers.files(place)), _lost):
+    for each in capture_workers.each_capture(_named, list(capture_workers.find_captures(place)), _lost):
         if each.refusal is not None:
             comparison.refuse(each.path, each.refusal)
         elif each.node in found:
             two = ConfigurationError(
                 f"is a second capture of {each.node} in {place}", path=each.path, hint="leave one capture of each node"
             )
-            comparison.refuse(each.path, capture_workers.refusal(two))
+            comparison.refuse(each.path, capture_workers.make_refusal(two))
         else:
             found[each.node] = each.path
     return found
 
 
-def _lost(path: str, _capture: str | None, refusal: Refusal) -> _Named:
-    return _Named(path, refusal=refusal)
+def _lost(path: str, _capture: str | None, refusal: Refusal) -> _NamedCapture:
+    return _NamedCapture(path, refusal=refusal)
 
 
-def _lost_pair(pair: _Pair, capture: str | None, refusal: Refusal) -> _Unusable:
-    return _Unusable(capture or pair.after, refusal)
+def _lost_pair(pair: _CapturePair, capture: str | None, refusal: Refusal) -> _UnusableCapture:
+    return _UnusableCapture(capture or pair.after, refusal)
 
 
-def _named(path: str) -> _Named:
+def _named(path: str) -> _NamedCapture:
     try:
-        with capture_workers.limited(path):
-            return _Named(path, capture_workers.read(path).node)
+        with capture_workers.apply_limits(path):
+            return _NamedCapture(path, capture_workers.read_capture(path).node)
     except InstallerError as error:
-        return _Named(path, refusal=capture_workers.refusal(error))
+        return _NamedCapture(path, refusal=capture_workers.make_refusal(error))
 
 
-def _compared(pair: _Pair, *, debug: bool) -> Findings | _Unusable:
+def _compare_pair(pair: _CapturePair, *, debug: bool) -> Findings | _UnusableCapture:
     """Return what changed on a node."""
     path = pair.after
     try:
-        with contextlib.nullcontext() if debug else log.unheard():
-            with capture_workers.limited(path):
-                later = capture_workers.read(path)
-                after, standing = node_after(later, path)
+        with contextlib.nullcontext() if debug else log.suppress_lines():
+            with capture_workers.apply_limits(path):
+                later = capture_workers.read_capture(path)
+                after, standing = inspect_after(later, path)
             earlier = None
             if pair.before is not None:
                 path = pair.before
-                with capture_workers.limited(path):
-                    earlier, aside = node_before(capture_workers.read(path), path, later)
+                with capture_workers.apply_limits(path):
+                    earlier, aside = inspect_before(capture_workers.read_capture(path), path, later)
                 after = msgspec.structs.replace(after, aside=after.aside | aside)
             path = pair.after
-            with capture_workers.limited(path):
+            with capture_workers.apply_limits(path):
                 return comparing.findings(earlier, after, standing)
     except InstallerError as error:  # a capture is unusable; what a run would refuse is a finding
-        return _Unusable(path, capture_workers.refusal(error))
+        return _UnusableCapture(path, capture_workers.make_refusal(error))

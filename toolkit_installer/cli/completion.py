@@ -14,30 +14,30 @@ _FILES = frozenset({Kind.PATH, Kind.LOCAL_PATH, Kind.ROOT, Kind.EXECUTABLE, Kind
 
 def script(shell: str, command: click.Command, variable: str) -> str:
     """Return the completion script of a shell, one of SHELLS; it sets `variable` to request completions."""
-    made = _of(shell, command, variable)
+    made = _make_completer(shell, command, variable)
     # not source(), which would start bash to check its version
     return (made.source_template % made.source_vars()).strip()
 
 
-def asking(instruction: str) -> str | None:
+def parse_instruction(instruction: str) -> str | None:
     """Return the shell whose script has set this, or None if it is no request of a known shell."""
     shell, _, asked = instruction.partition("_")
     return shell if asked == "complete" and shell in SHELLS else None
 
 
-def answer(shell: str, command: click.Command) -> str:
+def complete_line(shell: str, command: click.Command) -> str:
     """Return the completions of the command line that the shell has put into its own variables."""
-    return _of(shell, command, "").complete()
+    return _make_completer(shell, command, "").complete()
 
 
-def values(row: Option, begun: str) -> list[CompletionItem]:
+def complete_value(row: Option, begun: str) -> list[CompletionItem]:
     """Return the completions of an option's value that begins with `begun`."""
     if row.choices:
         return [CompletionItem(word) for word in row.choices if word.startswith(begun)]
     return [CompletionItem(begun, type="file")] if row.kind in _FILES else []
 
 
-def _of(shell: str, command: click.Command, variable: str) -> ShellComplete:
+def _make_completer(shell: str, command: click.Command, variable: str) -> ShellComplete:
     kind = get_completion_class(shell)
     assert kind is not None  # noqa: S101  # click has one for each of SHELLS
     return kind(command, {}, Program.TOOLKIT_INSTALLER, variable)

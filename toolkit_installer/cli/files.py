@@ -29,7 +29,7 @@ from toolkit_installer.planning.prepare import prepare
 from toolkit_installer.receipt import trust
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.reporting import diagnosis, status, status_verdict, support_bundle
-from toolkit_installer.run.dry_run import Foreseen
+from toolkit_installer.run.dry_run import DryRun
 from toolkit_installer.settings import Settings
 
 STDOUT: Final = "-"
@@ -37,7 +37,7 @@ _MODE: Final = 0o600
 _HINT: Final = "nothing was written; name a file that is not there yet, in a folder that is"
 
 
-def require(path: str) -> None:
+def require_new_file(path: str) -> None:
     """Raise UsageError, before the work is done, if the path is not a new file's, or stdout is a terminal."""
     if path == STDOUT:
         if sys.stdout.isatty():
@@ -56,14 +56,14 @@ def write(path: str, content: bytes) -> None:
     Raises OutputError, and BrokenPipeError if stdout has no reader any more.
     """
     if path == STDOUT:
-        _all(sys.stdout.fileno(), content, "the standard output")
+        _write_all(sys.stdout.fileno(), content, "the standard output")
         return
     try:
         fd = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, _MODE)
     except OSError as error:
         raise _refused(path, error) from error
     try:
-        _all(fd, content, path)
+        _write_all(fd, content, path)
     except OutputError:
         os.unlink(path)
         raise
@@ -71,7 +71,7 @@ def write(path: str, content: bytes) -> None:
         os.close(fd)
 
 
-def _all(fd: int, content: bytes, name: str) -> None:
+def _write_all(fd: int, content: bytes, name: str) -> None:
     rest = memoryview(content)
     try:
         while rest:
@@ -106,10 +106,10 @@ def write_capture(
     `given` are the option texts that the settings are made from, `key_file` a file with the key for stand-ins.
     Raises UsageError, OutputError, and ConfigurationError if querying an engine would start it.
     """
-    hiding = None if keep_secrets else Hiding(_key(key_file))
-    require(path)
+    hiding = None if keep_secrets else Hiding(_read_key(key_file))
+    require_new_file(path)
     recorder = Recorder()
-    with log.unheard(), record.recorded_by(recorder):
+    with log.suppress_lines(), record.recorded_by(recorder):
         seams.observe(node, settings, _show)
     for place, why in recorder.unread.items():
         log.get().warning(
@@ -144,7 +144,7 @@ def write_capture(
     )
 
 
-def _key(path: str | None) -> bytes:
+def _read_key(path: str | None) -> bytes:
     """Return the key in a file, or a new key for None. Raises UsageError."""
     if path is None:
         return os.urandom(_KEY_BYTES)
@@ -161,7 +161,7 @@ def _key(path: str | None) -> bytes:
     return key
 
 
-def _show(node: Node, settings: Settings, found: Foreseen) -> None:
+def _show(node: Node, settings: Settings, found: DryRun) -> None:
     """Build the output of `plan`, which queries the node as well."""
     show_plan.as_value(node, settings, found.seen, found.stops)
 
@@ -171,14 +171,14 @@ def write_report(node: Node, settings: Settings, looking: Settings, path: str) -
 
     `settings` are those of `run`, `looking` those of `status`. Raises UsageError, OutputError.
     """
-    require(path)
+    require_new_file(path)
     store = ReceiptStore(node, settings.toolkit.install_dir)
-    gathering = support_bundle.Gathering()
+    gathering = support_bundle.BundleTexts()
     gathering.add("status.json", support_bundle.Part.OWN, partial(_status, node, looking, store))
     gathering.add("detect.json", support_bundle.Part.OWN, partial(_detect, node, settings, store))
     gathering.add("diagnose.txt", support_bundle.Part.CLEAN, partial(_diagnosis, node, settings))
     gathering.add("plan.txt", support_bundle.Part.OWN, partial(_plan, node, settings, store))
-    support_bundle.gather(node, settings, store, gathering)
+    support_bundle.collect_parts(node, settings, store, gathering)
     for name, why in gathering.missing.items():
         log.get().warning("A part of the report could not be made", key="report-part-missing", part=name, reason=why)
     packed = support_bundle.archive(gathering.finished(), machine.now())
@@ -192,18 +192,18 @@ def write_report(node: Node, settings: Settings, looking: Settings, path: str) -
 
 
 def _status(node: Node, settings: Settings, store: ReceiptStore) -> str:
-    health = status_verdict.judged(status.look(node, settings, store, trust.load(node, store)))
+    health = status_verdict.judge_node(status.inspect_node(node, settings, store, trust.load(node, store)))
     return f"{show_status.json_text(health)}\n"
 
 
 def _detect(node: Node, settings: Settings, store: ReceiptStore) -> str:
     _refuse_starting(node, settings, store)
-    facts, _ = show_detect.look(node, settings)
+    facts, _ = show_detect.gather_facts(node, settings)
     return f"{json.dumps(facts, indent=2)}\n"
 
 
 def _diagnosis(node: Node, settings: Settings) -> str:
-    own_container.refuse(node, settings, own_container.asked_for(settings))
+    own_container.refuse_own_container(node, settings, own_container.list_requested_folders(settings))
     return "".join(f"{output.plain(line)}\n" for line in show_diagnose.lines(diagnosis.diagnose(node, settings)))
 
 
@@ -215,6 +215,6 @@ def _plan(node: Node, settings: Settings, store: ReceiptStore) -> str:
 
 def _refuse_starting(node: Node, settings: Settings, store: ReceiptStore) -> None:
     """Raise ConfigurationError if querying an engine would start it."""
-    why = support_bundle.would_be_started(node, settings, trust.load_if_usable(node, store))
+    why = support_bundle.explain_blocked_queries(node, settings, trust.load_if_usable(node, store))
     if why is not None:
         raise ConfigurationError(why)

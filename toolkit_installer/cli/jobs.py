@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from toolkit_installer.cli.options import build
 from toolkit_installer.cli.options import help as cli_help
 from toolkit_installer.cli.options.model import Option
-from toolkit_installer.cli.options.resolve import Sources, near_misses
+from toolkit_installer.cli.options.resolve import Sources, find_near_misses
 from toolkit_installer.cli.options.table import (
     DELETION_TIMEOUT,
     DRIVER_TIMEOUT,
@@ -54,14 +54,16 @@ _ABOUT_THE_INSTALLATION = frozenset({"plan", "report", "status", "uninstall"})
 """The commands that take options that were not given from the run that waits (`run_options`)."""
 
 
-def _completed(name: str, values: _Values, environment: Mapping[str, str], program: Program) -> _Values:
+def _complete_values(name: str, values: _Values, environment: Mapping[str, str], program: Program) -> _Values:
     """Return the option texts, with those that the run on the node has and the caller did not give."""
     from toolkit_installer import log  # noqa: PLC0415  # see below
     from toolkit_installer.cli import run_options  # noqa: PLC0415  # see below
 
-    log_format, debug = build.logging(values, environment)
+    log_format, debug = build.read_log_options(values, environment)
     log.configure(log_format, debug=debug, stream=sys.stderr, environment=environment)
-    return run_options.complete(values, environment, program, [row.name for row in cli_help.COMMANDS[name].options])
+    return run_options.complete_options(
+        values, environment, program, [row.name for row in cli_help.COMMANDS[name].options]
+    )
 
 
 def parameter(argument: str) -> str:
@@ -69,13 +71,13 @@ def parameter(argument: str) -> str:
     return argument.removesuffix(SEVERAL).lower()
 
 
-def of(name: str, program: Program, environment: Mapping[str, str]) -> Callable[[_Values], int]:
+def make_job(name: str, program: Program, environment: Mapping[str, str]) -> Callable[[_Values], int]:
     """Return a function that runs the command `name` with the texts of its options."""
 
     def job(values: _Values) -> int:
         options = _OWN_OPTIONS.get(name, {})
         if name in _ABOUT_THE_INSTALLATION:
-            values = _completed(name, values, environment, program)
+            values = _complete_values(name, values, environment, program)
         argument = parameter(cli_help.COMMANDS[name].argument or "")
         sources = Sources(values, environment, program)
         own: dict[str, object] = {parameter: sources.answer(option).value for parameter, option in options.items()}
@@ -97,7 +99,7 @@ def of(name: str, program: Program, environment: Mapping[str, str]) -> Callable[
         if name == "compare":
             own |= {"before": values["before"][0], "after": values["after"][0]}
         if name == "delete-daemonset":
-            own["deletion"] = build.deletion(values[argument][0], given, environment, program)
+            own["deletion"] = build.build_deletion(values[argument][0], given, environment, program)
         # late: --help and a mistyped flag need none of these imports
         from toolkit_installer import log  # noqa: PLC0415
 
@@ -116,7 +118,7 @@ def _report_near_misses(environment: Mapping[str, str]) -> None:
     from toolkit_installer import log  # noqa: PLC0415
     from toolkit_installer.node import idling  # noqa: PLC0415
 
-    for variable, meant in near_misses(environment) if idling.RESUME not in environment else ():
+    for variable, meant in find_near_misses(environment) if idling.RESUME not in environment else ():
         log.get().warning(
             "No option has this variable: it changes nothing", key="variable-unknown", variable=variable, meant=meant
         )

@@ -41,7 +41,7 @@ def show(lines: Iterable[str | DiffLine]) -> None:
     Raises OutputError, and BrokenPipeError if stdout has no reader any more.
     """
     color = sys.stdout.isatty() and not os.environ.get("NO_COLOR")
-    _print("".join(f"{_shown(line, color=color)}\n" for line in lines))
+    _print("".join(f"{_escape_line(line, color=color)}\n" for line in lines))
 
 
 def show_own(text: str) -> None:
@@ -51,12 +51,12 @@ def show_own(text: str) -> None:
 
 def plain(line: str | DiffLine) -> str:
     """Return a line as `show` prints it without colours."""
-    return _shown(line, color=False)
+    return _escape_line(line, color=False)
 
 
-def explain(text: str) -> None:
+def show_on_stderr(text: str) -> None:
     """Print lines on stderr; a failure to write is ignored."""
-    shown = "".join(f"{log_line.visible_line(line, tabs=True)}\n" for line in text.split("\n"))
+    shown = "".join(f"{log_line.escape_line(line, tabs=True)}\n" for line in text.split("\n"))
     try:
         terminal.write(sys.stderr, shown)
     except (OSError, ValueError):
@@ -75,7 +75,7 @@ def width() -> int | None:
     return columns() if sys.stdout.isatty() else None
 
 
-def wrapped(lines: Iterable[str]) -> list[str]:
+def wrap_lines(lines: Iterable[str]) -> list[str]:
     """Return lines wrapped to the terminal's width; continuation lines are indented by four more columns."""
     limit = width()
     if limit is None:
@@ -99,7 +99,7 @@ def finish() -> None:
     except BrokenPipeError:
         raise
     except OSError as error:
-        _lead_nowhere()
+        _redirect_stdout()
         raise _refused(error) from error
 
 
@@ -113,11 +113,11 @@ def reader_is_gone() -> bool:
     poll.register(descriptor, select.POLLOUT)
     gone = any(events & select.POLLERR for _, events in poll.poll(0))
     if gone:
-        _lead_nowhere()
+        _redirect_stdout()
     return gone
 
 
-def _lead_nowhere() -> None:
+def _redirect_stdout() -> None:
     """Redirect stdout to /dev/null: otherwise Python would flush its buffer again at exit, and fail."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
@@ -137,8 +137,8 @@ def _refused(error: OSError) -> OutputError:
     return OutputError(f"the answer cannot be written to the standard output: {error.strerror}", hint=_HINT)
 
 
-def _shown(line: str | DiffLine, *, color: bool) -> str:
+def _escape_line(line: str | DiffLine, *, color: bool) -> str:
     if isinstance(line, str):
-        return log_line.visible_line(line)
-    shown = log_line.visible_line(line.text, tabs=True)
+        return log_line.escape_line(line)
+    shown = log_line.escape_line(line.text, tabs=True)
     return line.paint(shown) if color else shown

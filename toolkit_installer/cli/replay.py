@@ -53,7 +53,7 @@ def title(outcome: Outcome) -> str:
     return f"=== {outcome.node} ({outcome.file})"
 
 
-def unknown(outcome: Outcome) -> Iterator[str]:
+def list_unknowns(outcome: Outcome) -> Iterator[str]:
     """Yield what a plan from a capture cannot know, and a plan on the node can."""
     yield from map(_supposition, outcome.supposed)
     for engine in outcome.untried:
@@ -129,7 +129,7 @@ def _group(group: Group) -> Iterator[str | DiffLine]:
     for engine in group.planned["engines"]:
         yield from (f"  {engine['name']}: {note}" for note in engine["notes"])
     for text in diffs(group.planned):
-        yield from (DiffLine(line, diff.painted) for line in text.removesuffix("\n").split("\n"))
+        yield from (DiffLine(line, diff.colorize) for line in text.removesuffix("\n").split("\n"))
 
 
 def _nodes(number: int) -> str:
@@ -146,7 +146,7 @@ _NOT_CAPTURED = "not-captured"
 _CAPTURE_AGAIN = "capture the node again, with these options"
 
 
-class How(msgspec.Struct, frozen=True):
+class ReplayOptions(msgspec.Struct, frozen=True):
     """The parameters of a replay. `given` are the option texts that replace those of the captures."""
 
     given: Mapping[str, Sequence[str]]
@@ -170,24 +170,24 @@ class How(msgspec.Struct, frozen=True):
         return tuple(self.options[_SOURCE_ROOT]) if _SOURCE_ROOT in self.options else ()
 
 
-def replay(places: Sequence[str], how: How) -> int:
+def replay(places: Sequence[str], how: ReplayOptions) -> int:
     """Print how the nodes would fare; return the exit code. Raises UsageError, OutputError, ConfigurationError."""
     if how.html is not None:
-        new_file.require(how.html)
-    files = list(dict.fromkeys(path for place in places for path in capture_workers.files(place)))
+        new_file.require_new_file(how.html)
+    files = list(dict.fromkeys(path for place in places for path in capture_workers.find_captures(place)))
     how = msgspec.structs.replace(how, each=how.each or (len(files) == 1 and not how.as_json))
     fleet = Fleet()
     refused: Refusal | None = None
-    for outcome in capture_workers.each_capture(functools.partial(_replayed, how=how), files, _lost):
+    for outcome in capture_workers.each_capture(functools.partial(_replay_capture, how=how), files, _lost):
         fleet.add(outcome)
         refused = outcome.refusal or refused
         if how.each and not how.as_json:
             if len(files) > 1:
                 output.show([title(outcome)])
-            output.show(DiffLine(text, diff.painted) if of_diff else text for text, of_diff in outcome.lines)
-            output.show(unknown(outcome))
+            output.show(DiffLine(text, diff.colorize) if of_diff else text for text, of_diff in outcome.lines)
+            output.show(list_unknowns(outcome))
             if outcome.refusal is not None:
-                _explain(outcome, outcome.refusal)
+                _log_refusal(outcome, outcome.refusal)
     summary = fleet.summary(__version__)
     if how.as_json:
         output.show(json.dumps(msgspec.to_builtins(summary), indent=2).split("\n"))
@@ -198,7 +198,7 @@ def replay(places: Sequence[str], how: How) -> int:
     return ExitCode.DONE if refused is None else ExitCode.BAD_CONFIGURATION
 
 
-def _write_page(how: How, path: str, fleet: Fleet, count: int) -> None:
+def _write_page(how: ReplayOptions, path: str, fleet: Fleet, count: int) -> None:
     """Write the HTML page, and log that. Raises OutputError."""
     from toolkit_installer.fleet import forecast  # noqa: PLC0415  # for --html only
 
@@ -214,17 +214,17 @@ def _lost(path: str, _capture: str | None, refusal: Refusal) -> Outcome:
     return Outcome(path, path, refusal=refusal)
 
 
-def _replayed(path: str, how: How) -> Outcome:
+def _replay_capture(path: str, how: ReplayOptions) -> Outcome:
     """Return what a run would do on the node of a capture."""
     name, player, illnesses = path, None, None
     try:
-        with capture_workers.limited(path):
-            found = capture_workers.read(path)
+        with capture_workers.apply_limits(path):
+            found = capture_workers.read_capture(path)
             name, player = found.node, Player(found, how.here, how.versions)
             illnesses = _illnesses(found, path, player)
-            return msgspec.structs.replace(_planned(found, path, how, player), illnesses=illnesses)
+            return msgspec.structs.replace(_plan_node(found, path, how, player), illnesses=illnesses)
     except InstallerError as error:
-        refusal = capture_workers.refusal(error)
+        refusal = capture_workers.make_refusal(error)
     except NotCapturedError as error:
         refusal = Refusal(str(error), _CAPTURE_AGAIN, int(ExitCode.USAGE), _NOT_CAPTURED)
     supposed = _supposed(player, player.captured) if player is not None else ()
@@ -233,7 +233,7 @@ def _replayed(path: str, how: How) -> Outcome:
 
 def _illnesses(found: Archive, path: str, player: Player) -> tuple[Finding, ...] | None:
     """Return what `diagnose` finds on the node, None if the capture lacks it. Raises InstallerError."""
-    settings = capture_workers.settings(found.given, found.environment, path)
+    settings = capture_workers.build_settings(found.given, found.environment, path)
     try:
         with record.played_by(player):
             return diagnosis.diagnose(Node(found.root, found.programs_root, whole=found.whole), settings).findings
@@ -241,20 +241,20 @@ def _illnesses(found: Archive, path: str, player: Player) -> tuple[Finding, ...]
         return None
 
 
-def _planned(found: Archive, path: str, how: How, player: Player) -> Outcome:
+def _plan_node(found: Archive, path: str, how: ReplayOptions, player: Player) -> Outcome:
     """Return what a run would do on the node. Raises InstallerError, NotCapturedError."""
     given = {**found.given, **how.options}
     if build.DESTINATION in how.given:  # it replaces the flag, too
         given.pop("install_dir", None)
     elif "install_dir" in how.given:
         given.pop(build.DESTINATION, None)
-    settings = capture_workers.settings(given, found.environment, path)
-    quiet = contextlib.nullcontext() if how.debug else log.unheard()
+    settings = capture_workers.build_settings(given, found.environment, path)
+    quiet = contextlib.nullcontext() if how.debug else log.suppress_lines()
     with quiet, record.played_by(player):
         node = Node(found.root, found.programs_root, whole=found.whole)
-        own_container.refuse(node, settings, own_container.asked_for(settings))
-        holds = dry_run.holder(settings, node)
-        seen = dry_run.foresee(settings, node)
+        own_container.refuse_own_container(node, settings, own_container.list_requested_folders(settings))
+        holds = dry_run.find_running_installer(settings, node)
+        seen = dry_run.simulate_run(settings, node)
         stops = holds or seen.stops
         planned = show_plan.as_value(node, settings, seen.seen, stops)
         lines = show_plan.as_lines(node, seen.seen, stops) if how.each else []
@@ -263,7 +263,7 @@ def _planned(found: Archive, path: str, how: How, player: Player) -> Outcome:
         found.node,
         path,
         planned=msgspec.to_builtins(planned),
-        refusal=capture_workers.refusal(seen.stops) if seen.stops is not None else None,
+        refusal=capture_workers.make_refusal(seen.stops) if seen.stops is not None else None,
         lines=tuple((line, False) if isinstance(line, str) else (line.text, True) for line in lines),
         impact=_impact(planned),
         at_work=holds is not None,
@@ -302,7 +302,7 @@ def _impact(planned: Planned) -> Impact:
     )
 
 
-def _explain(outcome: Outcome, refusal: Refusal) -> None:
+def _log_refusal(outcome: Outcome, refusal: Refusal) -> None:
     """Log why a node would refuse."""
     log.get().error(
         "The node would refuse",

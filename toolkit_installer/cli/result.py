@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from toolkit_installer import __version__, foreign_words, log
 from toolkit_installer.cli import tree
-from toolkit_installer.cli.options.build import place
+from toolkit_installer.cli.options.build import find_place
 from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.node import machine
 from toolkit_installer.node.node import Node
@@ -21,7 +21,7 @@ _UNWRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 """Errors of a caller who may not write to the node: the command changed nothing, and has reported that."""
 
 
-def keep(
+def save_result(
     error: InstallerError,
     program: Program,
     arguments: Sequence[str],
@@ -34,7 +34,7 @@ def keep(
     is saved. Nor is a run that found another instance running: the node's state is not its result.
     """
     command = _command(program, arguments)
-    where = place(given, environment, program)
+    where = find_place(given, environment, program)
     if command is None or where is None or error.exit_code is ExitCode.ALREADY_RUNNING:
         return
     code = error.exit_code
@@ -44,14 +44,14 @@ def keep(
         exit_code=int(code),
         event=code.event,
         ended=machine.text(machine.now()),
-        reason=outcome.cut(foreign_words.own(error.reason)),
+        reason=outcome.truncate_reason(foreign_words.mask_own_text(error.reason)),
         file=error.path,
         line=error.line,
-        remedy=outcome.cut(foreign_words.own(error.hint)) if error.hint else None,
+        remedy=outcome.truncate_reason(foreign_words.mask_own_text(error.hint)) if error.hint else None,
     )
     try:
         node = Node.open(where.node_root, where.host_root)
-        outcome.keep(node, where.pid_file, where.ready_file, ended, reloaded=error.reloaded)
+        outcome.save_record(node, where.pid_file, where.ready_file, ended, reloaded=error.reloaded)
     except Exception as failure:  # noqa: BLE001  # whatever fails here, the original error must be reported
         if not (isinstance(failure, NodeError) and failure.number in _UNWRITABLE):
             log.get().warning(

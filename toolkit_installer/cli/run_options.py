@@ -15,7 +15,7 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.cli.options import argv
 from toolkit_installer.cli.options.argv import Given
-from toolkit_installer.cli.options.build import DESTINATION, place
+from toolkit_installer.cli.options.build import DESTINATION, find_place
 from toolkit_installer.cli.options.model import Group, Kind, Step
 from toolkit_installer.cli.options.resolve import Answer, Sources
 from toolkit_installer.cli.options.table import BY_NAME, OPTIONS
@@ -40,13 +40,13 @@ _STRINGS = frozenset({"toolkit_args", "runtime_args"})
 """Strings of options, which are taken one by one."""
 _NOT_TAKEN = _PLACE | _OF_A_CLEANUP | _OF_WAITING | _STRINGS
 _PAYLOAD = "source_root"
-_OUR_PATHS = frozenset({_PAYLOAD, "driver_root_ctr_path", "dev_root_ctr_path", "service_account"})
+_INSTALLER_PATHS = frozenset({_PAYLOAD, "driver_root_ctr_path", "dev_root_ctr_path", "service_account"})
 """Paths in the run's own file system, not the node's."""
 _PATHS = frozenset({Kind.PATH, Kind.ROOT, Kind.EXECUTABLE, Kind.LOCAL_PATH})
 _IN_THE_IMAGE = ("/artifacts/deb", "/artifacts/rpm")
 
 
-class _Run(msgspec.Struct, frozen=True):
+class _WaitingRun(msgspec.Struct, frozen=True):
     """A run that waits: its process, and the name, options and variables that it was started with."""
 
     process: Process
@@ -55,7 +55,7 @@ class _Run(msgspec.Struct, frozen=True):
     environment: Mapping[str, str]
 
 
-def complete(
+def complete_options(
     values: _Values, environment: Mapping[str, str], program: Program, names: Collection[str]
 ) -> dict[str, Sequence[str]]:
     """Return the option texts of a command, with those of `names` that the run has and the caller did not give.
@@ -64,7 +64,7 @@ def complete(
     the caller's options are invalid, they are returned unchanged: the code that parses them reports the error.
     """
     given = dict(values)
-    where = place(values, environment, program)
+    where = find_place(values, environment, program)
     wanted = [name for name in names if name in BY_NAME and name not in _NOT_TAKEN and _is_of_the_node(name)]
     if where is None:
         return given
@@ -72,19 +72,21 @@ def complete(
         own = Sources(values, environment, program).answers(None, None)
         node = Node.open(where.node_root, where.host_root)
         folder = values.get(DESTINATION, [own.text("install_dir")])[0]
-        with log.unheard():  # the command itself reports a receipt that cannot be used
+        with log.suppress_lines():  # the command itself reports a receipt that cannot be used
             receipt = receipts.load_if_usable(node, ReceiptStore(node, folder))
-        run = _waiting(node, [where.pid_file, *([receipt.pid_file] if receipt is not None else []), *PID_FILES])
+        run = _find_waiting_run(
+            node, [where.pid_file, *([receipt.pid_file] if receipt is not None else []), *PID_FILES]
+        )
     except (InstallerError, OSError):
         return given
     if run is not None:
         engines = tuple(str(record.name) for record in receipt.asked()) if receipt is not None else ()
-        return _of_run(given, environment, run, own.by_name, wanted, where.node_root, engines)
+        return _complete_from_run(given, environment, run, own.by_name, wanted, where.node_root, engines)
     is_told = any(own.given(name) for name in BY_NAME if name not in _NOT_TAKEN | {_PAYLOAD} and _is_of_the_node(name))
     if receipt is None or is_told:
         return given
-    taken = {name: texts for name, texts in _of_receipt(receipt).items() if name in wanted}
-    _report("the receipt", taken, None)
+    taken = {name: texts for name, texts in _derive_options(receipt).items() if name in wanted}
+    _log_taken("the receipt", taken, None)
     return given | taken
 
 
@@ -92,10 +94,10 @@ def _is_of_the_node(name: str) -> bool:
     return BY_NAME[name].group is not Group.KUBERNETES
 
 
-def _of_run(
+def _complete_from_run(
     given: dict[str, Sequence[str]],
     environment: Mapping[str, str],
-    run: _Run,
+    run: _WaitingRun,
     own: Mapping[str, Answer],
     wanted: Iterable[str],
     node_root: str | None,
@@ -112,23 +114,25 @@ def _of_run(
     taken: dict[str, Sequence[str]] = {}
     runtime = own["runtime"]
     configured = engines if words == (AUTO,) else words
-    if _is_the_callers("runtime", runtime, given, environment, run) and runtime.value not in (configured, (AUTO,)):
+    if _is_given_by_caller("runtime", runtime, given, environment, run) and runtime.value not in (configured, (AUTO,)):
         # the run's file, socket and handlers are those of another engine
         wanted = [name for name in wanted if name != "method" and BY_NAME[name].step is not Step.RUNTIME]
     for name in wanted:
-        answer = _seen_here(name, theirs[name], run, node_root)
+        answer = _translate_answer(name, theirs[name], run, node_root)
         if answer is None:
             continue
-        if _is_the_callers(name, own[name], given, environment, run):
+        if _is_given_by_caller(name, own[name], given, environment, run):
             if own[name].value != answer.value:
-                _differs(name, own[name], answer)
+                _log_difference(name, own[name], answer)
         elif answer.value != own[name].value:
             taken[name] = (answer.text,)
-    _report("the run that waits", taken, run.process.pid)
+    _log_taken("the run that waits", taken, run.process.pid)
     return given | taken
 
 
-def _is_the_callers(name: str, answer: Answer, given: _Values, environment: Mapping[str, str], run: _Run) -> bool:
+def _is_given_by_caller(
+    name: str, answer: Answer, given: _Values, environment: Mapping[str, str], run: _WaitingRun
+) -> bool:
     """Return whether the caller gave an option: a variable that the run's container has, too, does not count."""
     if name in given:
         return True
@@ -136,21 +140,21 @@ def _is_the_callers(name: str, answer: Answer, given: _Values, environment: Mapp
     return label is not None and (label not in environment or environment[label] != run.environment.get(label))
 
 
-def _seen_here(name: str, answer: Answer, run: _Run, node_root: str | None) -> Answer | None:
+def _translate_answer(name: str, answer: Answer, run: _WaitingRun, node_root: str | None) -> Answer | None:
     """Return the run's option as it would be given here, None if it cannot be."""
     same = trust.shares_mounts(run.process.pid)
     if name == _PAYLOAD:
-        return _payload(answer, run, same=same)
+        return _find_payload(answer, run, same=same)
     if answer.value is None or (answer.label is None and name != "runtime"):
         return None  # a default, which applies here, too
     if BY_NAME[name].kind in _PATHS and answer.value != AUTO and not same:
         theirs = "node_root" in run.values or "NODE_ROOT" in run.environment
-        ours = node_root is not None or not places.is_marked()
-        return answer if theirs and ours and name not in _OUR_PATHS else None  # both give the node's own path
+        ours = node_root is not None or not places.is_marked_as_container()
+        return answer if theirs and ours and name not in _INSTALLER_PATHS else None  # both give the node's own path
     return answer
 
 
-def _payload(answer: Answer, run: _Run, *, same: bool) -> Answer | None:
+def _find_payload(answer: Answer, run: _WaitingRun, *, same: bool) -> Answer | None:
     """Return the folder of the run's payload as seen from here, None if it is the usual one, or not visible."""
     paths = [str(answer.value)] if answer.value is not None else list(_IN_THE_IMAGE)
     if same:
@@ -162,7 +166,7 @@ def _payload(answer: Answer, run: _Run, *, same: bool) -> Answer | None:
     return Answer(found, found, "the payload of the run") if found is not None else None
 
 
-def _of_receipt(receipt: Receipt) -> dict[str, Sequence[str]]:
+def _derive_options(receipt: Receipt) -> dict[str, Sequence[str]]:
     """Return the options with which a run would install what the receipt records. Pure."""
     engines: list[EngineRecord] = receipt.asked()
     if not engines:
@@ -176,24 +180,24 @@ def _of_receipt(receipt: Receipt) -> dict[str, Sequence[str]]:
     return options
 
 
-def _waiting(node: Node, paths: Iterable[str]) -> _Run | None:
+def _find_waiting_run(node: Node, paths: Iterable[str]) -> _WaitingRun | None:
     """Return the run of this program that holds one of the PID files, None if none is visible from here.
 
     Raises NodeError.
     """
     for path in dict.fromkeys(paths):
-        pid = locks.holder(node.files, path)
+        pid = locks.find_instance(node.files, path)
         process = processes.inspect_process(pid) if pid is not None else None
         if process is None or not uninstall.is_python(process) or not uninstall.is_installer(node, path, process):
             continue
         saved = saved_state.of_run(process.pid)
         words = saved.command if saved is not None and saved.command else process.arguments
-        if (started := _started(words)) is not None:
-            return _Run(process, started[0], started[1], processes.environment(process))
+        if (started := _parse_command_line(words)) is not None:
+            return _WaitingRun(process, started[0], started[1], processes.environment(process))
     return None
 
 
-def _started(words: Sequence[str]) -> tuple[Program, _Values] | None:
+def _parse_command_line(words: Sequence[str]) -> tuple[Program, _Values] | None:
     """Return the program's name and the options in its command line, None for another program's. Pure."""
     for index, word in enumerate(words):
         name = posixpath.basename(word)
@@ -214,14 +218,14 @@ def _started(words: Sequence[str]) -> tuple[Program, _Values] | None:
     return None
 
 
-def _report(source: str, taken: _Values, pid: int | None) -> None:
+def _log_taken(source: str, taken: _Values, pid: int | None) -> None:
     if not taken:
         return
     options = " ".join(f"{BY_NAME[name].flags[0]}={','.join(texts)}" for name, texts in taken.items())
     log.get().info("Took the options that were not given", key="options-taken", source=source, pid=pid, options=options)
 
 
-def _differs(name: str, own: Answer, theirs: Answer) -> None:
+def _log_difference(name: str, own: Answer, theirs: Answer) -> None:
     log.get().warning(
         "An option differs from that of the run that waits",
         key="option-differs",

@@ -11,13 +11,13 @@ import click
 
 from toolkit_installer.cli import output
 from toolkit_installer.driver import gpus
-from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning import observe
-from toolkit_installer.planning.method import Way, choose, obstacle
+from toolkit_installer.planning.method import CdiSupport, choose_method, find_obstacle
 from toolkit_installer.receipt import trust
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.receipt.store import ReceiptStore
@@ -27,8 +27,8 @@ from toolkit_installer.toolkit.payload import RUNTIMES
 
 def show(node: Node, settings: Settings, *, as_json: bool) -> int:
     """Print evidence and decision; return 0, or the exit code of the error if undecided. Raises OutputError."""
-    facts, error = look(node, settings)
-    output.show(json.dumps(facts, indent=2).split("\n") if as_json else map(_painted, output.wrapped(_lines(facts))))
+    facts, error = gather_facts(node, settings)
+    output.show(json.dumps(facts, indent=2).split("\n") if as_json else map(_painted, output.wrap_lines(_lines(facts))))
     # the error is part of the output, and is not reported again
     return ExitCode.DONE if error is None else error.exit_code
 
@@ -42,7 +42,7 @@ def _painted(line: str) -> str | output.DiffLine:
 _COLORS = {"Decided:": "green", "Not decided:": "red", "  But:": "yellow"}
 
 
-def look(node: Node, settings: Settings) -> tuple[dict[str, Any], ConfigurationError | None]:
+def gather_facts(node: Node, settings: Settings) -> tuple[dict[str, Any], ConfigurationError | None]:
     """Return evidence and decision as JSON values, and the error if undecided."""
     seen = decide.gather_evidence(node, settings)
     decided: Sequence[EngineTarget] = ()
@@ -81,13 +81,13 @@ def _method(node: Node, settings: Settings, decided: Sequence[EngineTarget]) -> 
     for target in decided:
         request = Request.of(target, RUNTIMES, settings.toolkit.folder)
         try:
-            inspection = adapter_of(target.name).inspect(node, target)
+            inspection = get_adapter(target.name).inspect(node, target)
         except InstallerError as error:
-            base = Way(target.name, silence=str(error), folder=folder)
+            base = CdiSupport(target.name, silence=str(error), folder=folder)
             ways.append(observe.recorded(base, receipt))
             continue
         ways.append(observe.way(node, request, inspection, receipt, folder))
-    possible = {str(way.engine): obstacle(way) or None for way in ways}
+    possible = {str(way.engine): find_obstacle(way) or None for way in ways}
     standing = observe.installed_method(receipt) if receipt is not None else None
     facts: dict[str, Any] = {
         "asked": settings.method.value,
@@ -96,7 +96,7 @@ def _method(node: Node, settings: Settings, decided: Sequence[EngineTarget]) -> 
         "cdi_is_out": possible,
     }
     try:
-        choice = choose(settings.method, ways)
+        choice = choose_method(settings.method, ways)
     except InstallerError as error:
         return facts | {"name": None, "why": str(error), "passed_over": []}
     over = [{"method": each.method, "why": each.why} for each in choice.passed_over]
@@ -129,7 +129,7 @@ def _facts(node: Node, target: EngineTarget) -> dict[str, Any]:
         "trouble": None,
     }
     try:
-        inspection = adapter_of(target.name).inspect(node, target)
+        inspection = get_adapter(target.name).inspect(node, target)
     except InstallerError as error:
         facts["trouble"] = str(error)
         return facts

@@ -16,8 +16,8 @@ from toolkit_installer.driver import gpus
 from toolkit_installer.driver.gpus import Gpus
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node.node import Node
-from toolkit_installer.planning.method import PassedOver
-from toolkit_installer.planning.plan import EngineWork, moved, superseded
+from toolkit_installer.planning.method import RejectedMethod
+from toolkit_installer.planning.plan import EngineWork, find_moved_engine, find_superseded
 from toolkit_installer.receipt.schema import EngineRecord
 from toolkit_installer.settings import ReloadMode, Settings
 from toolkit_installer.toolkit import wrappers
@@ -26,7 +26,7 @@ from toolkit_installer.toolkit.layout import ToolkitFile
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from toolkit_installer.applying.impact import Impact
+    from toolkit_installer.applying.impact import ReloadImpact
     from toolkit_installer.planning.prepare import Prepared
 
 
@@ -42,7 +42,7 @@ class PlannedMethod(msgspec.Struct, frozen=True):
 
     name: str
     why: str
-    passed_over: tuple[PassedOver, ...]
+    passed_over: tuple[RejectedMethod, ...]
 
 
 class PlannedEngine(msgspec.Struct, frozen=True):
@@ -54,7 +54,7 @@ class PlannedEngine(msgspec.Struct, frozen=True):
     reload: str | None
     unit: str | None
     why: str
-    impact: Impact | None
+    impact: ReloadImpact | None
     """What the reload affects, None if there is none."""
 
 
@@ -85,7 +85,7 @@ class Planned(msgspec.Struct, frozen=True):
 
 
 _SCHEMA = 1
-_KEPT = {
+_CONTAINER_FATES = {
     True: "containers keep running",
     False: "its containers END, as live-restore is off",
     None: "its containers end unless live-restore is on",
@@ -125,7 +125,7 @@ def as_lines(node: Node, seen: Prepared | None, stops: InstallerError | None) ->
 
 
 def _planned(node: Node, seen: Prepared, stops: str | None, shown: Gpus) -> Planned:
-    plan, others = seen.plan, _others(seen)
+    plan, others = seen.plan, _find_removed_engines(seen)
     nothing = plan.empty and not others
     files = [(each.path, each.file.content, each.target) for each in plan.specifications if each.changes]
     return Planned(
@@ -145,7 +145,7 @@ def _planned(node: Node, seen: Prepared, stops: str | None, shown: Gpus) -> Plan
         device_nodes=plan.device_nodes,
         files=(
             *(PlannedFile(path, _own_diff(path, *both)) for path, *both in _config(node, seen)),
-            *(PlannedFile(path, diff.unified(path, *both)) for path, *both in files),
+            *(PlannedFile(path, diff.format_diff(path, *both)) for path, *both in files),
         ),
         method=_method(seen),
     )
@@ -158,13 +158,13 @@ def _method(seen: Prepared) -> PlannedMethod | None:
     return PlannedMethod(choice.method.value, choice.reason, choice.passed_over)
 
 
-def _impact(node: Node, seen: Prepared, work: EngineWork) -> Impact | None:
+def _impact(node: Node, seen: Prepared, work: EngineWork) -> ReloadImpact | None:
     """Return what the engine's reload affects; without a reload nothing is inspected."""
     if not work.reload_why:
         return None
     from toolkit_installer.applying import impact as look  # noqa: PLC0415  # only where a reload is due
 
-    return look.of_reload(node, work.name, work.inspection, work.reload, seen.plan.toolkit.folder)
+    return look.find_impact(node, work.name, work.inspection, work.reload, seen.plan.toolkit.folder)
 
 
 def _waits_for(node: Node, seen: Prepared) -> str | None:
@@ -175,13 +175,13 @@ def _waits_for(node: Node, seen: Prepared) -> str | None:
     return pending.reason if pending is not None else None
 
 
-def _planned_engine(work: EngineWork, impact: Impact | None) -> PlannedEngine:
+def _planned_engine(work: EngineWork, impact: ReloadImpact | None) -> PlannedEngine:
     changed = [wanted for wanted in work.desired.files if wanted.changes]
     return PlannedEngine(
         name=str(work.name),
         notes=(*work.desired.faults, *work.desired.notes),
         files=tuple(
-            PlannedFile(wanted.path, diff.unified(wanted.path, wanted.file.content, wanted.target))
+            PlannedFile(wanted.path, diff.format_diff(wanted.path, wanted.file.content, wanted.target))
             for wanted in changed
         ),
         reload=work.reload.mode.value if work.reload_why else None,
@@ -191,9 +191,9 @@ def _planned_engine(work: EngineWork, impact: Impact | None) -> PlannedEngine:
     )
 
 
-def _others(seen: Prepared) -> tuple[EngineRecord, ...]:
+def _find_removed_engines(seen: Prepared) -> tuple[EngineRecord, ...]:
     """Return the engines whose handlers are to be removed."""
-    return superseded(seen.receipt.engines if seen.receipt is not None else (), seen.plan)
+    return find_superseded(seen.receipt.engines if seen.receipt is not None else (), seen.plan)
 
 
 def _config(node: Node, seen: Prepared) -> list[tuple[str, bytes | None, bytes | None]]:
@@ -208,7 +208,7 @@ def lines(node: Node, seen: Prepared) -> list[str | DiffLine]:
     """Return what `run` would do, with unified diffs in which secrets are masked."""
     work = seen.plan.toolkit
     recorded = seen.receipt.engines if seen.receipt is not None else ()
-    others = _others(seen)
+    others = _find_removed_engines(seen)
     lines: list[str | DiffLine] = [
         f"CDI specification: {each.path}: {each.note}" for each in seen.plan.specifications if each.note
     ]
@@ -222,10 +222,10 @@ def lines(node: Node, seen: Prepared) -> list[str | DiffLine]:
     waits_for = _waits_for(node, seen)
     waits = [f"`run` would wait before it does any of this, as --reload-when says: {waits_for}."] if waits_for else []
     lines = [_summary(seen, others), *waits, "", *lines, *method]
-    if (record := moved(recorded, seen.plan.engines)) is not None:
+    if (record := find_moved_engine(recorded, seen.plan.engines)) is not None:
         lines.append(f"Engine {record.name}: the handlers are taken back first, from {_paths(record)}")
     lines += [f"Toolkit in {work.folder}: {len(work.write)} of {len(work.files)} files to write"]
-    lines += [f"  {_described(file)}" for file in work.write]
+    lines += [f"  {_describe_file(file)}" for file in work.write]
     lines += [f"  remove {name}" for name in work.remove]
     for path, now, to_come in _config(node, seen):
         lines += ["", "The toolkit's configuration:", *_painted(_own_diff(path, now, to_come))]
@@ -249,7 +249,7 @@ def _summary(seen: Prepared, others: Sequence[EngineRecord]) -> str:
         _counted(len(plan.toolkit.remove), "file", "removed"),
         _counted(edited, "file of the engine", "edited", "files of the engine"),
         _counted(sum(each.changes for each in plan.specifications), "CDI specification", "written"),
-        *(_fate(engine) for engine in plan.engines),
+        *(_describe_reload(engine) for engine in plan.engines),
         *(f"{record.name} is given back" for record in others),
     ]
     before = {record.name: record.default for record in (seen.receipt.engines if seen.receipt is not None else ())}
@@ -265,7 +265,7 @@ def _counted(number: int, noun: str, done: str, nouns: str = "") -> str:
     return f"{number} {noun if number == 1 else nouns or f'{noun}s'} {done}" if number else ""
 
 
-def _fate(engine: EngineWork) -> str:
+def _describe_reload(engine: EngineWork) -> str:
     """Return in words whether an engine is reloaded or restarted."""
     if not engine.reload_why:
         return "" if not engine.changes else f"{engine.name} is not reloaded"
@@ -274,14 +274,15 @@ def _fate(engine: EngineWork) -> str:
     if engine.reload.mode is ReloadMode.SIGNAL and not engine.reload.restarts:
         return f"{engine.name} will be reloaded (nothing is restarted)"
     live = engine.inspection.live
-    return f"{engine.name} will be RESTARTED ({_KEPT[live.containers_outlive_it if live is not None else None]})"
+    fate = _CONTAINER_FATES[live.containers_outlive_it if live is not None else None]
+    return f"{engine.name} will be RESTARTED ({fate})"
 
 
 def _paths(record: EngineRecord) -> str:
     return ", ".join(file.path for file in record.files)
 
 
-def _described(file: ToolkitFile) -> str:
+def _describe_file(file: ToolkitFile) -> str:
     if file.target is not None:
         return f"link   {file.name} -> {file.target}"
     if file.source is not None:
@@ -297,18 +298,18 @@ def _own_diff(path: str, now: bytes | None, to_come: bytes | None) -> str:
         pairs = zip(text.split("\n"), mask(text).split("\n"), strict=True)
         return "\n".join(line if line in ours else masked for line, masked in pairs)
 
-    return diff.unified(path, now, to_come, shown=shown)
+    return diff.format_diff(path, now, to_come, shown=shown)
 
 
 def _diff_lines(path: str, now: bytes | None, to_come: bytes | None) -> list[DiffLine]:
-    return _painted(diff.unified(path, now, to_come))
+    return _painted(diff.format_diff(path, now, to_come))
 
 
 def _painted(text: str) -> list[DiffLine]:
-    return [DiffLine(line, diff.painted) for line in text.removesuffix("\n").split("\n")]
+    return [DiffLine(line, diff.colorize) for line in text.removesuffix("\n").split("\n")]
 
 
-def _engine_lines(engine: EngineWork, impact: Impact | None) -> list[str | DiffLine]:
+def _engine_lines(engine: EngineWork, impact: ReloadImpact | None) -> list[str | DiffLine]:
     lines: list[str | DiffLine] = [f"  {note}" for note in (*engine.desired.faults, *engine.desired.notes)]
     for wanted in engine.desired.files:
         if wanted.changes:
@@ -326,8 +327,11 @@ def _engine_lines(engine: EngineWork, impact: Impact | None) -> list[str | DiffL
     return lines
 
 
-def _impact_lines(engine: EngineWork, impact: Impact) -> list[str]:
+def _impact_lines(engine: EngineWork, impact: ReloadImpact) -> list[str]:
     from toolkit_installer.applying import impact as look  # noqa: PLC0415  # as above
 
-    unit, by_systemd = look.unit_of(engine.inspection, engine.reload), engine.reload.mode is ReloadMode.SYSTEMD
-    return [f"  {line}" for line in look.lines(engine.name, unit, impact, by_systemd=by_systemd)]
+    unit, by_systemd = (
+        look.find_restarted_unit(engine.inspection, engine.reload),
+        engine.reload.mode is ReloadMode.SYSTEMD,
+    )
+    return [f"  {line}" for line in look.describe_impact(engine.name, unit, impact, by_systemd=by_systemd)]

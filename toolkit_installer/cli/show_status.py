@@ -149,9 +149,9 @@ def _running(health: Health) -> str:
 def _last_run(health: Health, ended: LastRun) -> Iterator[tuple[str, str]]:
     """Yield how the last failed run ended, and its error, unless that is among the reasons."""
     yield "Last:", f"`{ended.command}` failed at {ended.ended} with exit code {ended.exit_code} ({ended.event})"
-    if not status_verdict.counts(health):
-        yield "", status_verdict.said(ended)
-        if status_verdict.is_over(health):
+    if not status_verdict.is_failure_relevant(health):
+        yield "", status_verdict.format_failure(ended)
+        if status_verdict.is_cause_gone(health):
             yield "", "its cause is gone: nothing is wrong with the engine's files now, and it serves"
         elif ended.remedy:
             yield "", f"-> {ended.remedy}"
@@ -162,7 +162,7 @@ def _toolkit(toolkit: ToolkitHealth) -> Iterator[tuple[str, str]]:
     yield "Toolkit:", f"{toolkit.folder}, {toolkit.files} files{version}"
     if toolkit.missing:
         yield "", f"MISSING: {', '.join(toolkit.missing)}"
-    for words, certain in status_verdict.together(toolkit.damaged):
+    for words, certain in status_verdict.group_damage(toolkit.damaged):
         yield "", f"{'DAMAGED' if certain else 'TOUCHED'}: {words}"
 
 

@@ -12,7 +12,7 @@ from toolkit_installer.cli.options import argv, build
 from toolkit_installer.cli.options import help as cli_help
 from toolkit_installer.cli.options.help import Page
 from toolkit_installer.cli.options.model import Option
-from toolkit_installer.cli.options.resolve import nearest
+from toolkit_installer.cli.options.resolve import find_nearest
 from toolkit_installer.cli.options.table import BY_NAME, OPTIONS
 from toolkit_installer.settings import Program
 
@@ -38,7 +38,7 @@ class _Command(_OwnHelp):
     """A command that accepts every spelling of flags that is in use (see `argv`)."""
 
     def __init__(self, name: str, page: Page, program: Program, environment: Mapping[str, str]) -> None:
-        job = jobs.of(name, program, environment)
+        job = jobs.make_job(name, program, environment)
         super().__init__(
             name,
             callback=lambda **given: job(
@@ -78,7 +78,7 @@ class _Command(_OwnHelp):
         return [click.Argument([build.DESTINATION], required=False, metavar=f"[{destination}]")]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, argv.canonical(args, argv.grammar_of(self._rows)))
+        return super().parse_args(ctx, argv.normalize_arguments(args, argv.grammar_of(self._rows)))
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         formatter.write(self.help_text(ctx, full=False))
@@ -110,7 +110,7 @@ class _Group(_OwnHelp, click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and not ctx.resilient_parsing:
-            output.explain(click.unstyle(self.get_help(ctx)))
+            output.show_on_stderr(click.unstyle(self.get_help(ctx)))
             raise click.UsageError("no command is given", ctx)
         return super().parse_args(ctx, args)
 
@@ -131,12 +131,12 @@ class _Group(_OwnHelp, click.Group):
 
 def _unknown(name: str, commands: Sequence[str], context: click.Context) -> click.UsageError:
     """Return the error for an unknown command. Only the nearest is suggested: never the opposite as well."""
-    return click.UsageError(f"there is no command {name!r}{_meant(name, commands)}", context)
+    return click.UsageError(f"there is no command {name!r}{_suggest(name, commands)}", context)
 
 
-def _meant(word: str, words: Sequence[str]) -> str:
+def _suggest(word: str, words: Sequence[str]) -> str:
     """Return a suggestion of the word that was probably meant; empty if none is near."""
-    meant = nearest(word, words)
+    meant = find_nearest(word, words)
     return f": did you mean {meant!r}?" if meant is not None else ""
 
 
@@ -146,7 +146,7 @@ def _option(row: Option) -> click.Option:
     def complete(_context: click.Context, _parameter: click.Parameter, begun: str) -> list[CompletionItem]:
         from toolkit_installer.cli import completion  # noqa: PLC0415  # for completion only
 
-        return completion.values(row, begun)
+        return completion.complete_value(row, begun)
 
     names = [row.name, *(f"--{name}" for name in row.long_names)]
     return click.Option(names, multiple=True, type=str, hidden=row.hidden, shell_complete=complete)
@@ -195,7 +195,7 @@ def _show_completion(shell: str | None) -> int:
     if shell is None:
         raise click.UsageError(f"for which shell? {known}", context)
     if shell not in completion.SHELLS:
-        meant = _meant(shell, completion.SHELLS) or f": {known}"
+        meant = _suggest(shell, completion.SHELLS) or f": {known}"
         raise click.UsageError(f"there is no completion for {shell!r}{meant}", context)
     output.show_own(completion.script(shell, context.find_root().command, COMPLETE_VARIABLE))
     return 0
@@ -207,9 +207,9 @@ def complete(environment: Mapping[str, str]) -> int | None:
         return None
     from toolkit_installer.cli import completion  # noqa: PLC0415  # for completion only
 
-    if (shell := completion.asking(environment[COMPLETE_VARIABLE])) is None:
+    if (shell := completion.parse_instruction(environment[COMPLETE_VARIABLE])) is None:
         return None
-    output.show_own(completion.answer(shell, _Group(environment)))
+    output.show_own(completion.complete_line(shell, _Group(environment)))
     return 0
 
 
@@ -238,7 +238,7 @@ def _version_option() -> click.Option:
 def _show_version(_context: click.Context) -> int:
     from toolkit_installer.reporting import versions  # noqa: PLC0415  # every other start does without it
 
-    output.show([f"{Program.TOOLKIT_INSTALLER} {versions.own()}", versions.image_payload()])
+    output.show([f"{Program.TOOLKIT_INSTALLER} {versions.own_version()}", versions.describe_image_payload()])
     return 0
 
 

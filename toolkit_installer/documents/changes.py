@@ -71,7 +71,7 @@ def line_at(text: str, offset: int) -> int:
     return text.count("\n", 0, offset) + 1
 
 
-def apply(document: Table, changes: tuple[Change, ...]) -> Table:
+def apply_changes(document: Table, changes: tuple[Change, ...]) -> Table:
     """Return a copy of `document` with `changes` made; the argument is not changed."""
     result = dict(document)
     for change in changes:
@@ -79,7 +79,7 @@ def apply(document: Table, changes: tuple[Change, ...]) -> Table:
     return result
 
 
-def merged(base: Table, over: Table, *, whole: Path | None = None, place: Path = ()) -> Table:
+def merge_tables(base: Table, over: Table, *, whole: Path | None = None, place: Path = ()) -> Table:
     """Return a new table of `base` overlaid with `over`: tables merge, other values replace.
 
     Tables directly below the path `whole` replace each other too, name by name. `place` is the path of both tables.
@@ -88,7 +88,7 @@ def merged(base: Table, over: Table, *, whole: Path | None = None, place: Path =
     for key, value in over.items():
         current = base.get(key)
         if place != whole and isinstance(current, dict) and isinstance(value, dict):
-            result[key] = merged(current, value, whole=whole, place=(*place, key))
+            result[key] = merge_tables(current, value, whole=whole, place=(*place, key))
     return result
 
 
@@ -110,14 +110,14 @@ def _applied(table: Table, path: Path, change: Change) -> Table:
     return result
 
 
-def same(left: Any, right: Any) -> bool:
+def is_same(left: Any, right: Any) -> bool:
     """Return whether two parsed values are equal: types count (1, 1.0 and true differ), order of keys does not."""
     if type(left) is not type(right):
         return False
     if isinstance(left, dict):
-        return left.keys() == right.keys() and all(same(value, right[key]) for key, value in left.items())
+        return left.keys() == right.keys() and all(is_same(value, right[key]) for key, value in left.items())
     if isinstance(left, list):
-        return len(left) == len(right) and all(map(same, left, right))
+        return len(left) == len(right) and all(map(is_same, left, right))
     if isinstance(left, float):
         return repr(left) == repr(right)  # NaN equals itself here, and -0.0 differs from 0.0
     return bool(left == right)

@@ -24,7 +24,7 @@ _Code = tuple[str, int, int, int, int]
 """A difflib opcode: the kind of change, then start and end in the old file and in the new file."""
 
 
-def unified(
+def format_diff(
     path: str,
     before: bytes | None,
     after: bytes | None,
@@ -42,8 +42,8 @@ def unified(
         return ""
     old, new = _side(before, shown), _side(after, shown)
     lines = [
-        f"--- {'/dev/null' if before is None else _safe(path)}",
-        f"+++ {'/dev/null' if after is None else _safe(path)}",
+        f"--- {'/dev/null' if before is None else _escape_controls(path)}",
+        f"+++ {'/dev/null' if after is None else _escape_controls(path)}",
     ]
     for group in _hunks([line for line, _ in old], [line for line, _ in new]):
         _, old_start, _, new_start, _ = group[0]
@@ -51,10 +51,10 @@ def unified(
         lines.append(f"@@ -{_span(old_start, old_stop)} +{_span(new_start, new_stop)} @@")
         for tag, a, b, c, d in group:
             lines += _block(tag, old[a:b], new[c:d])
-    return "".join(f"{painted(line) if color else line}\n" for line in lines)
+    return "".join(f"{colorize(line) if color else line}\n" for line in lines)
 
 
-def painted(line: str) -> str:
+def colorize(line: str) -> str:
     """Return a diff line in the colour of its kind."""
     color = next((color for start, color in _COLORS.items() if line.startswith(start)), "")
     return f"{color}{line}{_RESET}" if color else line
@@ -94,7 +94,7 @@ def _line(sign: str, shown: str, line: bytes) -> Iterator[str]:
 def _side(content: bytes | None, shown: Callable[[str], str]) -> _Side:
     """Return a file's lines. The file is masked as a whole, as a single line does not show which keys it belongs to."""
     lines = (content or b"").split(b"\n")
-    safe = map(_safe, shown((content or b"").decode(errors="backslashreplace")).split("\n"))
+    safe = map(_escape_controls, shown((content or b"").decode(errors="backslashreplace")).split("\n"))
     *whole, last = zip(lines, safe, strict=True)
     return [*((line + b"\n", words) for line, words in whole), *([last] if last[0] else [])]
 
@@ -107,6 +107,6 @@ def _span(start: int, stop: int) -> str:
     return f"{start + 1 if count else start},{count}"
 
 
-def _safe(text: str) -> str:
+def _escape_controls(text: str) -> str:
     """Return text with all characters escaped that a terminal would obey or hide: CR as `^M`, like diff; tabs stay."""
-    return log_line.visible_line(text.translate(_CARETS), tabs=True)
+    return log_line.escape_line(text.translate(_CARETS), tabs=True)

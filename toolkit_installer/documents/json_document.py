@@ -18,15 +18,24 @@ from typing import Any
 import msgspec
 
 from toolkit_installer import lazy
-from toolkit_installer.documents.changes import Change, DocumentError, EditMismatchError, Path, Set, Table, apply, same
+from toolkit_installer.documents.changes import (
+    Change,
+    DocumentError,
+    EditMismatchError,
+    Path,
+    Set,
+    Table,
+    apply_changes,
+    is_same,
+)
 from toolkit_installer.documents.json_text import (
     Document,
     Member,
     Object,
     Raw,
     Value,
-    explained,
-    number_trouble,
+    explain_error,
+    number_fault,
     scan,
     scan_value,
 )
@@ -156,7 +165,7 @@ def _replace(member: Member, value: Any, style: Style) -> None:
         return
     indent = _indent(member.before)
     if isinstance(old, Raw):
-        if same(json.loads(old.text, parse_float=decimal.Decimal), value):
+        if is_same(json.loads(old.text, parse_float=decimal.Decimal), value):
             return
         if old.text[0] == "[" and not _LINE_END.search(old.text):
             indent = None
@@ -218,10 +227,10 @@ def _remove(obj: Object, member: Member) -> None:
         _close_before(member, left, right)
     elif left is not None:
         gap = left.after + member.before
-        alone = _breaks(gap) and _breaks(member.after)
+        alone = _has_line_end(gap) and _has_line_end(member.after)
         left.after = _without_lines(gap, member.after) if alone else left.after + member.after
     else:
-        alone = _breaks(member.before) and _breaks(member.after)
+        alone = _has_line_end(member.before) and _has_line_end(member.after)
         obj.gap = _without_lines(member.before, member.after) if alone else member.after
     del obj.members[index]
     obj.ours -= index < obj.ours
@@ -229,25 +238,30 @@ def _remove(obj: Object, member: Member) -> None:
 
 def _close_before(member: Member, left: Member | None, right: Member) -> None:
     """Join the white space around a removed member that has a right neighbour."""
-    if _breaks(right.before):
+    if _has_line_end(right.before):
         # "right" stays on its line. If other text precedes "member" on its line, only "member" is cut.
-        if _breaks(member.before):
+        if _has_line_end(member.before):
             right.before = _without_lines(member.before, right.before)
-    elif left is not None and _breaks(left.after) and not _breaks(member.before) and _breaks(member.after):
+    elif (
+        left is not None
+        and _has_line_end(left.after)
+        and not _has_line_end(member.before)
+        and _has_line_end(member.after)
+    ):
         left.after = _without_lines(left.after, member.after)  # commas lead their lines
     else:
         right.before = member.before
 
 
-def _breaks(gap: str) -> bool:
+def _has_line_end(gap: str) -> bool:
     return _LINE_END.search(gap) is not None
 
 
-_REMEMBERED = 8
+_CACHE_SIZE = 8
 """Size of the cache of parsed documents: those of one engine, before and after a change."""
 
 
-@functools.lru_cache(maxsize=_REMEMBERED)
+@functools.lru_cache(maxsize=_CACHE_SIZE)
 def parse(content: bytes) -> Table:
     """Parse a JSON file; an empty file is `{}`.
 
@@ -269,15 +283,15 @@ def edit(content: bytes, changes: Sequence[Change]) -> bytes:
     exact = tuple(Set(change.path, _exact(change.value)) if isinstance(change, Set) else change for change in changes)
     text = _decode(content)
     document, before = _read(text)
-    wanted = apply(before, exact)
-    if same(before, wanted):
+    wanted = apply_changes(before, exact)
+    if is_same(before, wanted):
         return content
     style = style_of(text, document)
     edited = render(wanted, style, "") + style.line_end if document is None else _edited(document, exact, style)
     mark = codecs.BOM_UTF8 if content.startswith(codecs.BOM_UTF8) else b""
     result = mark + edited.encode()
     try:
-        faithful = same(parse(result), wanted)
+        faithful = is_same(parse(result), wanted)
     except DocumentError as error:
         raise EditMismatchError(f"the edited JSON cannot be parsed: {error}") from error
     if not faithful:
@@ -317,14 +331,14 @@ def _read(text: str) -> tuple[Document | None, Table]:
         # constants and numbers that become None here are rejected, with their position, by the scanner
         table: Table = json.loads(text, parse_int=_number, parse_float=_number, parse_constant=lambda _: None)
     except json.JSONDecodeError as error:
-        raise explained(text, error) from error
+        raise explain_error(text, error) from error
     except RecursionError:
         table = {}  # nested too deeply: rejected by the scanner too
     return scan(text), table
 
 
 def _number(text: str) -> int | decimal.Decimal | None:
-    if number_trouble(text):
+    if number_fault(text):
         return None
     return int(text) if text.removeprefix("-").isdecimal() else decimal.Decimal(text)
 

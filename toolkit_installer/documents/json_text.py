@@ -121,7 +121,7 @@ def scan_value(text: str) -> Value:
     return _Scanner(text).value(1)
 
 
-def number_trouble(number: str) -> str:
+def number_fault(number: str) -> str:
     """Return the reason why a number is rejected, "" if it is accepted."""
     if len(number) > MAX_NUMBER:
         return f"a number of {len(number)} characters"
@@ -170,7 +170,7 @@ class _Scanner:
             self.array(depth)
         elif (scalar := self.take(_SCALAR)) in NO_NUMBERS:
             raise error_at(self.text, start, f"{scalar} is no JSON number")
-        elif not scalar.startswith('"') and (trouble := number_trouble(scalar)):
+        elif not scalar.startswith('"') and (trouble := number_fault(scalar)):
             raise error_at(self.text, start, trouble)
         return Raw(self.text[start : self.position])
 
@@ -226,7 +226,7 @@ def error_at(text: str, offset: int, what: str, *, hint: str = "correct the file
     return DocumentError(f"not valid JSON: {what} (column {column})", line=line_at(text, offset), hint=hint)
 
 
-def explained(text: str, error: json.JSONDecodeError) -> DocumentError:
+def explain_error(text: str, error: json.JSONDecodeError) -> DocumentError:
     """Return the standard library parser's error, reworded for readers who do not know the parser."""
     place, found = error.pos, text[error.pos : error.pos + 1]
     if error.msg.startswith(("Invalid", "Unterminated")):
@@ -239,10 +239,10 @@ def explained(text: str, error: json.JSONDecodeError) -> DocumentError:
         return error_at(text, len(before) - 1, f'a comma before "{found}"', hint="remove the comma")
     if not error.msg.startswith("Expecting ','"):
         wanted = (words for start, words in _WANTED.items() if error.msg.startswith(start))
-        return _surprise(text, place, next(wanted, "a value"))
+        return _unexpected_error(text, place, next(wanted, "a value"))
     opened = _opening(text, place)
     if found:
-        return _surprise(text, place, f'"," or "{"}" if text[opened] == "{" else "]"}"')
+        return _unexpected_error(text, place, f'"," or "{"}" if text[opened] == "{" else "]"}"')
     what = "object" if text[opened] == "{" else "array"
     return error_at(text, place, f"cut off: the {what} opened on line {line_at(text, opened)} is not closed")
 
@@ -256,7 +256,7 @@ def _broken_string(text: str, place: int, found: str, *, escape: bool) -> Docume
     return error_at(text, place, f"a bare control character (U+{ord(found):04X}) in a string")
 
 
-def _surprise(text: str, offset: int, wanted: str) -> DocumentError:
+def _unexpected_error(text: str, offset: int, wanted: str) -> DocumentError:
     """Return the error for text other than the expected `wanted`."""
     found = text[offset : offset + 1]
     if not found:

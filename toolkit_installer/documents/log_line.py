@@ -17,7 +17,7 @@ _BYTES: Final = range(0xDC80, 0xDD00)
 _TO_BYTE: Final = 0xDC00
 
 
-def visible_line(text: str, *, tabs: bool = False) -> str:
+def escape_line(text: str, *, tabs: bool = False) -> str:
     r"""Return `text` with all characters escaped that a terminal would obey, hide or show as a line break.
 
     These are the characters that Python calls unprintable: control characters (`\x1b`, `\n`), format characters such as
@@ -46,7 +46,7 @@ TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 """The format of timestamps, which are UTC."""
 _BARE: Final = lazy.pattern(r"[A-Za-z0-9_./@^+-]+")
 _QUOTED: Final = frozenset({"time", "msg"})
-_NOT_FOR_PEOPLE: Final = frozenset({"time", "level", "msg", "event", "code"})
+_NOT_ON_TERMINAL: Final = frozenset({"time", "level", "msg", "event", "code"})
 """Keys that a line on a terminal shows elsewhere, or not at all."""
 _LEVEL_COLORS: Final = {"debug": "\x1b[2m", "info": "\x1b[32m", "warning": "\x1b[33m"}
 _BAD: Final = "\x1b[31m"
@@ -74,12 +74,12 @@ class Renderer:
         level = str(event["level"])
         head = (
             self._painted(_LEVEL_COLORS.get(level, _BAD), f"{level:<7}"),
-            self._painted(_BOLD, visible_line(_text(event["msg"]))),
+            self._painted(_BOLD, escape_line(_text(event["msg"]))),
         )
         pairs = [
             self._painted(_DIM, f"{_key(key)}=") + _value(value, quoted=False)
             for key, value in event.items()
-            if key not in _NOT_FOR_PEOPLE
+            if key not in _NOT_ON_TERMINAL
         ]
         return " ".join((str(event["time"]), *head, *pairs))
 
@@ -108,4 +108,4 @@ def _value(value: Any, *, quoted: bool) -> str:
     if not quoted and _BARE.fullmatch(text):
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{visible_line(escaped)}"'
+    return f'"{escape_line(escaped)}"'

@@ -25,17 +25,17 @@ LINES: Final = lazy.pattern(r"[^\r\n]+")
 _PRIVATE_KEY: Final = lazy.pattern(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(.*?)(?=-----END|\Z)", re.DOTALL)
 _URL: Final = lazy.pattern(r"(://)([^\s/@\"']{0,512}@)?")
 _QUERY: Final = lazy.pattern(r"(://[^\s?\"']{0,1024})\?[^\s\"']+")
-_TELLING: Final = (
+_TELLTALE_TERMS: Final = (
     r"(?:authorization|registry-auth|pass(?:word|wd|phrase)?|pwd|token|secret|(?:api|access|private)[-_]?key|cookie|"
     r"credentials?)"
 )
-_SAID: Final = lazy.pattern(
-    rf"""(?i)((?<![\w-])[\w-]{{0,32}}?{_TELLING}"""
+_SECRET_ASSIGNMENT: Final = lazy.pattern(
+    rf"""(?i)((?<![\w-])[\w-]{{0,32}}?{_TELLTALE_TERMS}"""
     r"""(?:[\\"']{0,2}[ ]?[:=][ ]?)"""
     r"""(?:(?:bearer|basic) )?[\\"']{0,2}|\b(?:bearer|basic) )[^\s"',;\\]+"""
 )
-_GIVEN: Final = lazy.pattern(
-    rf"""(?i)((?<![\w-])--?[\w-]{{0,32}}?{_TELLING}[\\"']{{0,2}}(?:,[ ]?|[ =])[\\"']{{0,2}})[^\s"',\\\]]+"""
+_SECRET_FLAG: Final = lazy.pattern(
+    rf"""(?i)((?<![\w-])--?[\w-]{{0,32}}?{_TELLTALE_TERMS}[\\"']{{0,2}}(?:,[ ]?|[ =])[\\"']{{0,2}})[^\s"',\\\]]+"""
 )
 _LOGIN: Final = lazy.pattern(r"""(?<![^\s"'(=])[^\s"'(=:/@]{1,128}:[^\s"':/@]{1,128}@(?=[A-Za-z0-9])""")
 """A user and password before a host, without a scheme."""
@@ -59,14 +59,14 @@ _PLAIN: Final = lazy.pattern(r"[A-Za-z0-9_.~/:-]*")
 _IN_ADDRESSES: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.~/:-")
 _WORD_PARTS: Final = lazy.pattern(r"[^\W_]{4,}")
 
-StandIn = Callable[[str], str]
+PlaceholderMaker = Callable[[str], str]
 """A function that returns the placeholder of a hidden value."""
 
 
 class HiddenValues:
     """The hidden values of one set of texts, each with its placeholder."""
 
-    def __init__(self, stand_in: StandIn = lambda _: MASK, number: StandIn | None = None) -> None:
+    def __init__(self, stand_in: PlaceholderMaker = lambda _: MASK, number: PlaceholderMaker | None = None) -> None:
         self.stand_in = stand_in
         self._number = number or stand_in
         self._values: dict[str, str] = {}
@@ -137,9 +137,9 @@ class HiddenValues:
 
     def words(self, text: str) -> str:
         """Return a program's message with all hidden values, and text in the form of a secret, masked."""
-        text = _without_forms(text)
+        text = _mask_secret_forms(text)
         for pair in _PAIRS:
-            text = pair.sub(lambda found: found[0] if _is_of_logs(found[1]) else f"{found[1]}={MASK}", text)
+            text = pair.sub(lambda found: found[0] if _is_log_name(found[1]) else f"{found[1]}={MASK}", text)
         text = self._replaced(text, lambda _start, _end: True)
         return _WORD_PARTS.sub(lambda match: self._parts.get(match[0], match[0]), text)
 
@@ -149,7 +149,7 @@ class HiddenValues:
 
     def known(self, text: str) -> str:
         """Return a message of this program with hidden values that it quotes whole, and secrets by form, masked."""
-        text = _without_forms(text)
+        text = _mask_secret_forms(text)
 
         def is_quoted(start: int, end: int) -> bool:
             value = text[start:end]
@@ -183,18 +183,18 @@ def _is_of_word(character: str) -> bool:
     return character.isalnum() or character == "_"
 
 
-def _without_forms(text: str) -> str:
+def _mask_secret_forms(text: str) -> str:
     """Return a message with text in the form of a secret masked, which need not be in any file that was read."""
     text = _PRIVATE_KEY.sub(lambda found: f"{found[1]}{LINES.sub(MASK, found[2])}", text)
     text = _URL.sub(lambda found: f"{found[1]}{MASK}@" if found[2] else found[0], text)
     text = _QUERY.sub(lambda found: f"{found[1]}?{MASK}", text)
     text = _LOGIN.sub(f"{MASK}@", text)
-    text = _GIVEN.sub(lambda found: f"{found[1]}{MASK}", text)
-    return _SAID.sub(lambda found: f"{found[1]}{MASK}", text)
+    text = _SECRET_FLAG.sub(lambda found: f"{found[1]}{MASK}", text)
+    return _SECRET_ASSIGNMENT.sub(lambda found: f"{found[1]}{MASK}", text)
 
 
-def _is_of_logs(name: str) -> bool:
-    return name in _NAMES_IN_LOGS or shown.is_flag(name) or shown.is_shown((name,))
+def _is_log_name(name: str) -> bool:
+    return name in _NAMES_IN_LOGS or shown.is_flag(name) or shown.is_shown_key((name,))
 
 
 def _spellings(value: str) -> tuple[str, ...]:
@@ -230,16 +230,16 @@ _PUBLIC: Final = (b"\x7fELF", b"TZif")
 _BLANKS: Final = lazy.pattern(r"(\s+)")
 
 
-class Hiding(HiddenValues):
+class DocumentMasker(HiddenValues):
     """The masking of one set of texts: a value that is hidden in one of them is hidden in messages."""
 
     def document(self, text: str) -> str:
         """Return the masked text of a file, or of a program's output in the form of a file."""
-        return walk.document(text, self)
+        return walk.mask_document(text, self)
 
     def fragment(self, text: str, path: tuple[str, ...]) -> str:
         """Return a masked part of a document that was below the keys `path`."""
-        return walk.fragment(text, path, self)
+        return walk.mask_fragment(text, path, self)
 
     def content(self, content: bytes) -> bytes:
         """Return a file's masked content; a binary file is masked as a whole, unless it is public."""
@@ -251,14 +251,16 @@ class Hiding(HiddenValues):
 
     def arguments(self, words: Sequence[str]) -> list[str]:
         """Return the masked words of a command line, the program first."""
-        reader = _Words(self)
+        reader = _CommandLineMasker(self)
         return [reader.word(word) for word in words]
 
     def command(self, text: str, *, program: bool = True) -> str:
         """Return the masked command line of a file, as one text. `program`: its first word is a program."""
-        reader = _Words(self, program=program)
+        reader = _CommandLineMasker(self, program=program)
         return _PIECE.sub(
-            lambda piece: piece[0] if piece[0].isspace() or piece[0] == "\\" else walk.requoted(piece[0], reader.word),
+            lambda piece: (
+                piece[0] if piece[0].isspace() or piece[0] == "\\" else walk.replace_text(piece[0], reader.word)
+            ),
             text,
         )
 
@@ -266,7 +268,7 @@ class Hiding(HiddenValues):
         """Return masked words of a command line that are in quotes together."""
         if not set("\"'\\\n").isdisjoint(text):
             return self.hidden(text)
-        reader = _Words(self, program=False)
+        reader = _CommandLineMasker(self, program=False)
         return "".join(piece if piece.isspace() else reader.word(piece) for piece in _BLANKS.split(text))
 
     def value(self, value: Any, path: tuple[str, ...] = ()) -> Any:  # noqa: PLR0911  # one for each kind of value
@@ -278,7 +280,7 @@ class Hiding(HiddenValues):
         if value is None or isinstance(value, bool):
             return value
         if isinstance(value, (int, float)):
-            made = str(value) if shown.shows(path, str(value)) else self.numbered(str(value))
+            made = str(value) if shown.is_shown_value(path, str(value)) else self.numbered(str(value))
             return value if made == str(value) else int(made) if made.isdecimal() else made
         if isinstance(value, bytes):
             return self.content(value)
@@ -306,7 +308,7 @@ class Hiding(HiddenValues):
         """Return a masked text below the keys `path`."""
         if value.lower() in LITERALS:
             return value
-        if shown.shows(path, value):
+        if shown.is_shown_value(path, value):
             return self.show(value)
         given = _ASSIGNED.fullmatch(value) if _BLANKS.search(value) is None or shown.ARGUMENTS.match(value) else None
         if given is not None and _is_shown_variable(given[2], given[3]):
@@ -324,7 +326,7 @@ class Hiding(HiddenValues):
     def bare(self, value: str, path: Sequence[str]) -> str:
         """Return a masked unquoted value below the keys `path`."""
         if _NUMBER.fullmatch(value):
-            return value if shown.shows(path, value) else self.numbered(value)
+            return value if shown.is_shown_value(path, value) else self.numbered(value)
         # an unquoted path has no blanks: text after a blank does not belong to the key
         return self.scalar(value, path if _BLANKS.search(value) is None or shown.has_blanks(path) else ())
 
@@ -335,13 +337,13 @@ class Hiding(HiddenValues):
 
 def mask(text: str) -> str:
     """Return a document's text with MASK for each hidden value."""
-    return Hiding().document(text)
+    return DocumentMasker().document(text)
 
 
-class _Words:
+class _CommandLineMasker:
     """A reader of the words of one command line, in order."""
 
-    def __init__(self, hiding: Hiding, *, program: bool = True) -> None:
+    def __init__(self, hiding: DocumentMasker, *, program: bool = True) -> None:
         self.hiding = hiding
         self.flag: str | None = None
         """The flag whose value may be the next word."""
@@ -375,7 +377,7 @@ class _Words:
 
 def _is_shown_variable(name: str, value: str) -> bool:
     """Return whether the value of a name without dashes is shown; keys and flags have other meanings there."""
-    return (name.isupper() and shown.shows((name,), value)) or (shown.is_flag(name) and shown.is_place(value))
+    return (name.isupper() and shown.is_shown_value((name,), value)) or (shown.is_flag(name) and shown.is_place(value))
 
 
 def _parsed(text: str) -> Any:

@@ -20,7 +20,7 @@ _CONTINUED = lazy.pattern(r"\\[ \t]*$")
 _PATH = lazy.pattern(r"""/[^\s"'`,;:=\[\]{}()<>|*?]*""")
 _LAST = 0x10FFFF
 """The highest Unicode code point."""
-_BROKEN_BY = lazy.pattern(r"^\s*(#|//)")
+_COMMENT_LINE = lazy.pattern(r"^\s*(#|//)")
 
 
 class Mention(msgspec.Struct, frozen=True):
@@ -30,7 +30,7 @@ class Mention(msgspec.Struct, frozen=True):
     line: int
 
 
-def of(content: bytes, wanted: Callable[[str], bool]) -> tuple[Mention, ...]:
+def find_mentions(content: bytes, wanted: Callable[[str], bool]) -> tuple[Mention, ...]:
     """Return the paths in the text for which `wanted` is true, each once, ordered by line. Never raises.
 
     Paths in comments of JSON or TOML are ignored; in other texts only whole lines of comment are.
@@ -52,7 +52,7 @@ def _in_lines(lines: Iterable[tuple[int, str]], wanted: Callable[[str], bool]) -
     return [
         Mention(path, number)
         for number, line in lines
-        if not _BROKEN_BY.match(line)
+        if not _COMMENT_LINE.match(line)
         for path in _paths(_plain(line))
         if wanted(path)
     ]
@@ -65,7 +65,7 @@ def _joined(lines: Sequence[str]) -> Iterator[tuple[int, str]]:
     for number, line in enumerate(lines, 1):
         first = first if parts else number
         parts.append(line.lstrip() if parts else line)
-        if _CONTINUED.search(line) and not _BROKEN_BY.match(line):
+        if _CONTINUED.search(line) and not _COMMENT_LINE.match(line):
             parts[-1] = _CONTINUED.sub("", parts[-1])
             continue
         if len(parts) > 1:
@@ -79,7 +79,7 @@ class _Members(list[tuple[str, Any]]):
     """All members of a JSON object, duplicate keys included: Go's parser merges the values of duplicates."""
 
 
-def pairs(content: bytes) -> Iterator[tuple[str, str]]:
+def find_strings(content: bytes) -> Iterator[tuple[str, str]]:
     """Yield the strings of a JSON or TOML document, those in lists included, each after its key. Never raises."""
     texts = _texts(content.decode(errors="surrogateescape")) or []
     yield from ((key, text) for key, text in texts if key is not None)

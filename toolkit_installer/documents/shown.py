@@ -220,18 +220,18 @@ _KEY = lazy.pattern(r"[A-Za-z0-9_./:*\[\]-]{1,128}")
 _OUTPUT = lazy.pattern(r"[A-Za-z0-9_.,:+~/() \t-]{0,256}")
 
 
-def is_shown(path: Sequence[str]) -> bool:
+def is_shown_key(path: Sequence[str]) -> bool:
     """Return whether a key's values are shown if they are harmless. `path`: all keys that lead to it."""
     return _leads(_tree(), path)
 
 
-def shows(path: Sequence[str], value: str) -> bool:
+def is_shown_value(path: Sequence[str], value: str) -> bool:
     """Return whether a value below the keys `path` is shown."""
     if len(path) > 1 and path[-2] in _FLAGS_OF_OTHERS:
         return path[-1] not in _FLAGS_OF_OTHERS and is_shown_flag(path[-1], value)
     if path and path[-1] in _FLAGS_OF_OTHERS:
         return is_shown_flag(path[-1], value)
-    if not is_shown(path):
+    if not is_shown_key(path):
         return False
     if path[-1] in _SENTENCES:
         return is_plain_output(value)
@@ -257,7 +257,7 @@ def is_shown_flag(name: str, value: str) -> bool:
     if name in PLACE_FLAGS:
         return is_place(value) and (len(name) > 1 or _SHORT_PLACE.fullmatch(value) is None)  # `-p /x` may be a password
     is_odd = len(name) > 1 and _ODD_PATH.fullmatch(value) is not None  # a one-letter flag has other meanings elsewhere
-    return shows((name,), value) or (name in FLAGS and (is_odd or is_harmless(value)))
+    return is_shown_value((name,), value) or (name in FLAGS and (is_odd or is_harmless(value)))
 
 
 def has_blanks(path: Sequence[str]) -> bool:
@@ -270,7 +270,7 @@ def named(value: str) -> str:
     return value if is_harmless(value) or _ODD_PATH.fullmatch(value) is not None else HIDDEN
 
 
-def quoted(value: str) -> str:
+def quote_name(value: str) -> str:
     """Return the result of `named` in quotes."""
     return repr(value) if named(value) == value else HIDDEN
 
@@ -290,7 +290,7 @@ def is_plain_key(name: str) -> bool:
     return _KEY.fullmatch(name) is not None
 
 
-def is_name(name: str) -> bool:
+def is_listed_name(name: str) -> bool:
     """Return whether a listed key has this name."""
     return name in _names()
 

@@ -22,12 +22,12 @@ from toolkit_installer.documents.changes import (
     EditMismatchError,
     Path,
     Table,
-    apply,
+    apply_changes,
+    is_same,
     line_at,
     lookup,
-    same,
 )
-from toolkit_installer.documents.toml_edit import spliced
+from toolkit_installer.documents.toml_edit import apply_splices
 
 MAXIMUM_DEPTH: Final = 100
 """Maximum nesting of tables and arrays. Real configurations have ten levels; Python's stack ends at some hundreds."""
@@ -47,11 +47,11 @@ _BARE_CARRIAGE_RETURN: Final = lazy.pattern(r"\r(?!\n)")
 _HINT: Final = "correct the file, or restore it"
 
 
-_REMEMBERED = 8
+_CACHE_SIZE = 8
 """Size of the cache of parsed documents: those of one engine, before and after a change."""
 
 
-@functools.lru_cache(maxsize=_REMEMBERED)
+@functools.lru_cache(maxsize=_CACHE_SIZE)
 def parse(content: bytes) -> Table:
     """Parse a TOML document; a byte order mark at its start is skipped.
 
@@ -80,11 +80,11 @@ def edit(content: bytes, changes: Sequence[Change], *, marker: str) -> bytes:
     and TypeError or ValueError for a value that TOML cannot hold.
     """
     old = parse(content)
-    new = apply(old, tuple(changes))
+    new = apply_changes(old, tuple(changes))
     text = _text(content)
     edited = toml_edit.edit_text(text, old, new, marker)
     if edited == text:
-        if not same(old, new):
+        if not is_same(old, new):
             raise EditMismatchError("a change of the TOML document left its text as it was")
         return content
     result = _byte_order_mark(content) + edited.encode()
@@ -92,7 +92,7 @@ def edit(content: bytes, changes: Sequence[Change], *, marker: str) -> bytes:
         meaning = parse(result)
     except DocumentError as error:
         raise EditMismatchError(f"the edited TOML document would be broken: {error.reason}", line=error.line) from error
-    if not same(meaning, new):
+    if not is_same(meaning, new):
         raise EditMismatchError("the edited TOML document would not mean what was intended")
     return result
 
@@ -107,7 +107,7 @@ def line_of(content: bytes, path: Path) -> int | None:
     return toml_text.first_line(_text(content), path)
 
 
-def marked(content: bytes, marker: str) -> tuple[Path, ...]:
+def find_marked_tables(content: bytes, marker: str) -> tuple[Path, ...]:
     """Return the tables with headers under the comment `# marker`, up to the next empty line or comment.
 
     These are the tables that an edit with this marker added, and any that others inserted there. Raises DocumentError.
@@ -116,18 +116,18 @@ def marked(content: bytes, marker: str) -> tuple[Path, ...]:
     return tuple(header.path for header in toml_edit.headers(_text(content), marker))
 
 
-def unmarked(content: bytes, marker: str) -> bytes:
+def remove_marker(content: bytes, marker: str) -> bytes:
     """Return `content` without the comments `# marker`, for use once nothing below them is by their author.
 
     Raises DocumentError for a bad `content`, EditMismatchError if the result would parse to another document.
     """
     old = parse(content)
     text = _text(content)
-    splices = toml_edit.unmarked(text, marker)
+    splices = toml_edit.find_marker_removals(text, marker)
     if not splices:
         return content
-    result = _byte_order_mark(content) + spliced(text, splices).encode()
-    if not same(parse(result), old):
+    result = _byte_order_mark(content) + apply_splices(text, splices).encode()
+    if not is_same(parse(result), old):
         raise EditMismatchError("the TOML document would mean something else without the comments")
     return result
 

@@ -15,16 +15,16 @@ import msgspec
 
 from toolkit_installer import lazy
 from toolkit_installer.documents import toml_text
-from toolkit_installer.documents.changes import Path, Table, same
+from toolkit_installer.documents.changes import Path, Table, is_same
 from toolkit_installer.documents.toml_text import (
     Item,
-    Kind,
-    Node,
     Statement,
-    build,
+    StatementKind,
+    TableNode,
+    build_tree,
     items,
     scan,
-    spelled,
+    spell_path,
     write,
     write_key,
 )
@@ -41,7 +41,7 @@ class Splice(msgspec.Struct, frozen=True):
     text: str = ""
 
 
-def spliced(text: str, splices: Iterable[Splice]) -> str:
+def apply_splices(text: str, splices: Iterable[Splice]) -> str:
     """Return `text` with all splices made; they must not overlap, and splices at the same offset keep their order."""
     parts = []
     position = 0
@@ -56,7 +56,7 @@ def edit_value(text: str, old: Any, new: Any, eol: str) -> str:
 
     `eol` ends the lines that are added. A part that cannot be edited is rewritten on one line.
     """
-    if same(old, new):
+    if is_same(old, new):
         return text
     if isinstance(old, dict) and isinstance(new, dict) and text.startswith("{"):
         return _edit_table(text, (), old, new, eol)
@@ -74,7 +74,7 @@ def _edit_table(text: str, prefix: Path, old: Table, new: Table, eol: str) -> st
         path = (*prefix, key)
         if key not in old:
             text = _with_member(text, path, value)
-        elif not same(old[key], value):
+        elif not is_same(old[key], value):
             text = _edit_member(text, path, old[key], value, eol)
     return text
 
@@ -84,7 +84,7 @@ def _edit_member(text: str, path: Path, old: Any, new: Any, eol: str) -> str:
     for item in items(text):
         if item.path == path:
             changed = edit_value(text[item.value_start : item.end], old, new, eol)
-            return spliced(text, [Splice(item.value_start, item.end, changed)])
+            return apply_splices(text, [Splice(item.value_start, item.end, changed)])
     if isinstance(new, dict) and new:
         return _edit_table(text, path, old, new, eol)
     return _with_member(_without_members(text, path), path, new)
@@ -99,7 +99,7 @@ def _with_member(text: str, path: Path, value: Any) -> str:
     if not members:
         return f"{{ {member} }}" if not text[1:-1].strip() else f"{{ {member}{text[1:]}"
     end = (parents or members)[-1].end
-    return spliced(text, [Splice(end, end, f", {member}")])
+    return apply_splices(text, [Splice(end, end, f", {member}")])
 
 
 def _without_members(text: str, path: Path) -> str:
@@ -113,7 +113,7 @@ def _edit_array(text: str, old: list[Any], new: list[Any], eol: str) -> str:
     """Turn `old` into `new` by removing and appending elements; rewrite the array if that keeps no element."""
     kept: set[int] = set()
     for number, element in enumerate(old):
-        if len(kept) < len(new) and same(element, new[len(kept)]):
+        if len(kept) < len(new) and is_same(element, new[len(kept)]):
             kept.add(number)
     if old and new and not kept:
         return write(new)
@@ -135,11 +135,11 @@ def _with_element(text: str, element: str, eol: str) -> str:
     separator = Splice(last.end, last.end, "," if last.comma is None else "")
     comma = "" if last.comma is None else ","
     if "\n" not in before:
-        return spliced(text, [separator, Splice(after_last, after_last, f" {element}{comma}")])
+        return apply_splices(text, [separator, Splice(after_last, after_last, f" {element}{comma}")])
     line = eol + _indent_of_line(text, last.start) + element + comma
     rest = _REST_WITHOUT_VALUES.match(text, after_last)
     position = rest.end() if rest else after_last
-    return spliced(text, [separator, Splice(position, position, line)])
+    return apply_splices(text, [separator, Splice(position, position, line)])
 
 
 def _with_first_element(text: str, element: str, eol: str) -> str:
@@ -151,7 +151,7 @@ def _with_first_element(text: str, element: str, eol: str) -> str:
     indent = _indent_of_line(text, second_line)
     if second_line == closing:
         indent += "  "
-    return spliced(text, [Splice(closing, closing, f"{indent}{element},{eol}")])
+    return apply_splices(text, [Splice(closing, closing, f"{indent}{element},{eol}")])
 
 
 def _indent_of_line(text: str, position: int) -> str:
@@ -171,7 +171,7 @@ def _without_items(text: str, found: Sequence[Item], doomed: Container[int]) -> 
             removals += _removals(text, item, previous, following)
     if kept and kept[-1] is not found[-1] and found[-1].comma is None and kept[-1].comma is not None:
         removals.append((kept[-1].comma, kept[-1].comma + 1))
-    remaining = spliced(text, _united(removals))
+    remaining = apply_splices(text, _united(removals))
     emptied = not kept and len(remaining) > len("[ ]") and not remaining[1:-1].strip(" \t")
     return remaining[0] + remaining[-1] if emptied else remaining
 
@@ -216,7 +216,7 @@ INITIAL_COMMENT: Final = lazy.pattern(r"(?:#[^\n]*\n)+(?=[ \t]*\r?\n)")
 _INDENT: Final = "  "
 
 
-class Changed(msgspec.Struct):
+class StatementChanges(msgspec.Struct):
     """The changes of an edit to whole statements."""
 
     removed: dict[int, Statement] = msgspec.field(default_factory=dict)
@@ -237,16 +237,18 @@ def tables(path: Path, table: Table) -> Iterator[tuple[Path, Table]]:
             yield from tables((*path, key), value)
 
 
-def block_text(root: Node, added: Iterable[tuple[Path, Table]], marker: str, eol: str) -> str:
+def block_text(root: TableNode, added: Iterable[tuple[Path, Table]], marker: str, eol: str) -> str:
     """Return the block's text, its comment first; headers use the document's spelling of keys that it has."""
     lines = [f"# {marker}"]
     for path, own in added:
-        lines.append(f"[{spelled(root, path)}]")
+        lines.append(f"[{spell_path(root, path)}]")
         lines += [f"{_INDENT}{write_key(key)} = {write(value)}" for key, value in own.items()]
     return "".join(f"{line}{eol}" for line in lines)
 
 
-def closed(text: str, marker: str, statements: Sequence[Statement], root: Node, changed: Changed) -> list[Splice]:
+def close_blocks(
+    text: str, marker: str, statements: Sequence[Statement], root: TableNode, changed: StatementChanges
+) -> list[Splice]:
     """Return splices that remove the comments of blocks that lose their first table, with the empty line before each.
 
     Adds to `changed.removed` the headers in a block that lose all keys, as they were written for those keys, unless
@@ -273,7 +275,7 @@ def headers(text: str, marker: str) -> Iterator[Statement]:
         yield from _paragraph_headers(statements, number)
 
 
-def unmarked(text: str, marker: str) -> list[Splice]:
+def find_marker_removals(text: str, marker: str) -> list[Splice]:
     """Return splices that remove every comment `# marker`, with the empty line before it, whatever follows it."""
     if marker not in text:
         return []
@@ -300,12 +302,12 @@ def _paragraph_headers(statements: Sequence[Statement], number: int) -> Iterator
     for statement in statements[number:]:
         if statement.start != end:
             return
-        if statement.kind is Kind.TABLE:
+        if statement.kind is StatementKind.TABLE:
             yield statement
         end = statement.end
 
 
-def _is_spent(header: Statement, root: Node, changed: Changed) -> bool:
+def _is_spent(header: Statement, root: TableNode, changed: StatementChanges) -> bool:
     """Return whether `header` loses all its keys and gets no new ones, and its table exists without it."""
     node = root
     for key in header.path:
@@ -346,15 +348,15 @@ def edit_text(text: str, old: Table, new: Table, marker: str) -> str:
 def _edited(text: str, old: Table, new: Table, marker: str, eol: str) -> str:
     """Edit a text that is empty or ends with a line end."""
     statements = list(toml_text.scan(text))
-    editor = _Editor(text, build(statements), eol)
+    editor = _Editor(text, build_tree(statements), eol)
     editor.edit_table(editor.root, (), old, new)
     splices = editor.splices
-    splices += closed(text, marker, statements, editor.root, editor.changed)
+    splices += close_blocks(text, marker, statements, editor.root, editor.changed)
     splices += [_removal(text, statement) for statement in editor.changed.removed.values()]
     if editor.changed.tables:
         block = block_text(editor.root, editor.changed.tables, marker, eol)
         splices.append(Splice(len(text), len(text), (eol if text or splices else "") + block))
-    return spliced(text, splices)
+    return apply_splices(text, splices)
 
 
 def _removal(text: str, statement: Statement) -> Splice:
@@ -375,12 +377,12 @@ class _Editor(msgspec.Struct):
     """A comparison of two parsed documents that collects the edits of the text."""
 
     text: str
-    root: Node
+    root: TableNode
     eol: str
     splices: list[Splice] = msgspec.field(default_factory=list)
-    changed: Changed = msgspec.field(default_factory=Changed)
+    changed: StatementChanges = msgspec.field(default_factory=StatementChanges)
 
-    def edit_table(self, node: Node, path: Path, old: Table, new: Table) -> None:
+    def edit_table(self, node: TableNode, path: Path, old: Table, new: Table) -> None:
         """Turn the table at `path` into `new`; it has a header, or `new` is not empty."""
         for key in old:
             if key not in new:
@@ -392,7 +394,7 @@ class _Editor(msgspec.Struct):
         if added:
             self._add(node, path, added)
 
-    def _edit_child(self, child: Node, path: Path, old: Any, new: Any) -> bool:
+    def _edit_child(self, child: TableNode, path: Path, old: Any, new: Any) -> bool:
         """Turn the value at `path` into `new`, or remove it and return False: the caller must add it elsewhere."""
         if old is new:  # unchanged parts are shared, not copied: most of a document is skipped here
             return True
@@ -402,12 +404,12 @@ class _Editor(msgspec.Struct):
         if isinstance(old, dict) and isinstance(new, dict) and (new or child.is_section):
             self.edit_table(child, path, old, new)
             return True
-        if same(old, new):
+        if is_same(old, new):
             return True
         self._remove(child)
         return False
 
-    def _remove(self, node: Node) -> None:
+    def _remove(self, node: TableNode) -> None:
         """Remove every statement of `node`."""
         self.changed.removed.update((statement.start, statement) for statement in node.statements())
 
@@ -426,7 +428,7 @@ class _Editor(msgspec.Struct):
             self.splices.append(Splice(statement.start, statement.start, lines))
         self.splices.append(Splice(start, end, after))
 
-    def _add(self, node: Node, path: Path, added: Table) -> None:
+    def _add(self, node: TableNode, path: Path, added: Table) -> None:
         """Add new keys to an existing table."""
         if node.last_dotted is not None and not node.is_section:
             prefix = ".".join(node.last_dotted.spelling[: len(path) - len(node.last_dotted.section)])
@@ -442,7 +444,7 @@ class _Editor(msgspec.Struct):
             if isinstance(value, dict):
                 self.changed.tables += tables((*path, key), value)
 
-    def _add_to_section(self, node: Node, lines: Table) -> None:
+    def _add_to_section(self, node: TableNode, lines: Table) -> None:
         """Insert keys below a table's header; root keys below the last root key, else at the top."""
         keys = sorted(node.values(), key=lambda statement: statement.start)
         header = node.header

@@ -40,7 +40,7 @@ _SPACE_AND_COMMENTS: Final = lazy.pattern(r"(?:\s|#[^\n]*)*")
 _REST_OF_LINE: Final = lazy.pattern(r"[^\n]*\n?")
 
 
-class Kind(enum.StrEnum):
+class StatementKind(enum.StrEnum):
     """The kinds of statements."""
 
     TABLE = "[table]"
@@ -56,7 +56,7 @@ class Statement(msgspec.Struct, frozen=True):
     value; for a header, both are the end of its brackets.
     """
 
-    kind: Kind
+    kind: StatementKind
     path: Path
     spelling: tuple[str, ...]
     section: Path
@@ -95,20 +95,20 @@ def scan(text: str) -> Iterator[Statement]:
             return
         if header := _HEADER.match(text, key_start):
             opening, key = header.groups()
-            kind = Kind.TABLE if opening == "[" else Kind.ARRAY_TABLE
+            kind = StatementKind.TABLE if opening == "[" else StatementKind.ARRAY_TABLE
             spelling, section = split_key(key)
             path, value_start, value_end = section, header.end(), header.end()
         else:
-            kind = Kind.KEY_VALUE
+            kind = StatementKind.KEY_VALUE
             assignment = _matched(_ASSIGNMENT, text, key_start)
             spelling, relative = split_key(assignment.group(1))
             path, value_start = (*section, *relative), assignment.end()
-            value_end = value_ends(text, value_start)
+            value_end = find_value_end(text, value_start)
         position = _after(_REST_OF_LINE, text, value_end)
         yield Statement(kind, path, spelling, section, start, key_start, value_start, value_end, position)
 
 
-def value_ends(text: str, start: int) -> int:
+def find_value_end(text: str, start: int) -> int:
     """Return the end of the value that begins at `start`."""
     if string := _STRING_TOKEN.match(text, start):
         return string.end()
@@ -138,7 +138,7 @@ def items(value: str) -> list[Item]:
             assignment = _matched(_ASSIGNMENT, value, start)
             spelling, _ = split_key(assignment.group(1))
             position = assignment.end()
-        end = value_ends(value, position)
+        end = find_value_end(value, position)
         after = _after(_SPACE_AND_COMMENTS, value, end)
         comma = after if value[after] == "," else None
         found.append(Item(spelling, start, position, end, comma))
@@ -180,12 +180,12 @@ def _matched(pattern: re.Pattern[str], text: str, position: int) -> re.Match[str
     return match
 
 
-class Node(msgspec.Struct):
+class TableNode(msgspec.Struct):
     """The statements at one path. An array of tables is a leaf: it owns every statement below it."""
 
     spelling: str = ""
     """The key's last part, as the document spells it first."""
-    children: dict[str, Node] = msgspec.field(default_factory=dict)
+    children: dict[str, TableNode] = msgspec.field(default_factory=dict)
     header: Statement | None = None
     value: Statement | None = None
     last_dotted: Statement | None = None
@@ -220,27 +220,27 @@ class Node(msgspec.Struct):
                 waiting.extend(child for child in node.children.values() if child.header is None)
 
 
-def build(statements: Iterable[Statement]) -> Node:
+def build_tree(statements: Iterable[Statement]) -> TableNode:
     """Return the root node of a document."""
-    root = section = Node()
+    root = section = TableNode()
     for statement in statements:
-        if statement.kind is Kind.KEY_VALUE:
+        if statement.kind is StatementKind.KEY_VALUE:
             if section.array:
                 section.array.append(statement)
             else:
                 _add_value(section, statement)
             continue
         section = _walk(root, statement.path, statement.spelling)
-        if statement.kind is Kind.ARRAY_TABLE or section.array:
+        if statement.kind is StatementKind.ARRAY_TABLE or section.array:
             section.array.append(statement)
         else:
             section.header = statement
     return root
 
 
-def spelled(root: Node, path: Path) -> str:
+def spell_path(root: TableNode, path: Path) -> str:
     """Return `path` as a header: each part as the document spells it first, as `write_key` does if it is new."""
-    node: Node | None = root
+    node: TableNode | None = root
     parts = []
     for key in path:
         node = node.children.get(key) if node else None
@@ -254,27 +254,27 @@ def first_line(text: str, path: Path) -> int | None:
     for statement in scan(text):
         if statement.path[: len(path)] == path:
             return line_at(text, statement.key_start)
-        if statement.kind is Kind.KEY_VALUE and path[: len(statement.path)] == statement.path:
+        if statement.kind is StatementKind.KEY_VALUE and path[: len(statement.path)] == statement.path:
             holder = statement
     return line_at(text, holder.key_start) if holder else None
 
 
-def _walk(node: Node, path: Path, spelling: tuple[str, ...]) -> Node:
+def _walk(node: TableNode, path: Path, spelling: tuple[str, ...]) -> TableNode:
     """Return the node at `path` below `node`, created if needed; stop at an array of tables on the way."""
     for key, part in zip(path, spelling, strict=True):
-        node = node.children.setdefault(key, Node(part))
+        node = node.children.setdefault(key, TableNode(part))
         if node.array:
             break
     return node
 
 
-def _add_value(section: Node, statement: Statement) -> None:
+def _add_value(section: TableNode, statement: Statement) -> None:
     """Add a key-value to the tree, below its section."""
     node = section
     for key, part in zip(statement.path[len(statement.section) :], statement.spelling, strict=True):
         if node is not section:
             node.last_dotted = statement
-        node = node.children.setdefault(key, Node(part))
+        node = node.children.setdefault(key, TableNode(part))
     node.value = statement
 
 

@@ -62,7 +62,7 @@ _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 _BYTE_ORDER_MARK: Final = "\ufeff"
 
 
-class Values(Protocol):
+class ValueReplacements(Protocol):
     """The replacements of single values."""
 
     def key(self, name: str) -> str:
@@ -84,12 +84,12 @@ class Values(Protocol):
         """Return the replacement of a command line. `program`: its first word is a program."""
 
 
-def document(text: str, values: Values) -> str:
+def mask_document(text: str, values: ValueReplacements) -> str:
     """Return a document with its values replaced by those of `values`."""
     return _Walk(text, values).run()
 
 
-def fragment(text: str, path: tuple[str, ...], values: Values) -> str:
+def mask_fragment(text: str, path: tuple[str, ...], values: ValueReplacements) -> str:
     """Return the replacement of a part of a document that was below the keys `path`."""
     walk = _Walk(text, values)
     walk.path, walk.fresh = path, False
@@ -99,7 +99,7 @@ def fragment(text: str, path: tuple[str, ...], values: Values) -> str:
 class _Walk:
     """A single pass over a document."""
 
-    def __init__(self, text: str, values: Values) -> None:
+    def __init__(self, text: str, values: ValueReplacements) -> None:
         self.text = text
         self.values = values
         self.parts: list[str] = []
@@ -197,7 +197,7 @@ class _Walk:
         """Return the replacement of one line of a multi-line text."""
         path = self.text_below[1] if self.text_below is not None else ()
         core = line.rstrip()
-        return self.values.bare(core, path) + line[len(core) :] if shown.is_shown(path) else self.values.prose(line)
+        return self.values.bare(core, path) + line[len(core) :] if shown.is_shown_key(path) else self.values.prose(line)
 
     def entry(self, entry: re.Match[str], indent: int) -> int:
         """Read a key outside of brackets, and its value if it has neither quotes nor brackets; return the end."""
@@ -226,7 +226,7 @@ class _Walk:
         if entry[3] != "=" or _PADDED.match(self.text, entry.end()) is None:
             return False
         name = entry[2]
-        return self.text.startswith(("=", '"', "'"), entry.end()) or not (name.isupper() or shown.is_name(name))
+        return self.text.startswith(("=", '"', "'"), entry.end()) or not (name.isupper() or shown.is_listed_name(name))
 
     def around(self, indent: int, *, item: bool) -> tuple[str, ...]:
         """Return the parent keys of a YAML line."""
@@ -276,7 +276,7 @@ class _Walk:
 
     def keys(self, text: str) -> str:
         """Return dotted keys with each name replaced; dots and quotes stay."""
-        return _PART.sub(lambda part: requoted(part[0], self.values.key), text)
+        return _PART.sub(lambda part: replace_text(part[0], self.values.key), text)
 
     def mark(self, mark: str) -> None:
         if mark in "[{":
@@ -296,7 +296,7 @@ class _Walk:
         path = () if not quoted and self.brackets and self.brackets[-1][0] == "[" else self.path
         self.path = ()
         if quoted:
-            return requoted(token, lambda inner: self.values.scalar(inner, path))
+            return replace_text(token, lambda inner: self.values.scalar(inner, path))
         return self.values.bare(token, path)
 
     def comment(self, token: str) -> str:
@@ -334,7 +334,7 @@ def _plain(text: str) -> str:
     return _ESCAPE.sub(character, text) if "\\" in text else text
 
 
-def requoted(token: str, change: Callable[[str], str]) -> str:
+def replace_text(token: str, change: Callable[[str], str]) -> str:
     """Return a quoted or unquoted token with `change` applied to its text."""
     if token[0] not in "\"'":
         made = change(token)

@@ -16,7 +16,7 @@ from toolkit_installer.driver.roots import Driver
 from toolkit_installer.errors import DriverNotReadyError, PayloadError
 from toolkit_installer.node import root
 from toolkit_installer.node.calls import SystemCalls
-from toolkit_installer.node.programs import Completed, ProgramError, ProgramTimeoutError, run
+from toolkit_installer.node.programs import CompletedProgram, ProgramError, ProgramTimeoutError, run
 from toolkit_installer.node.reading import Tree
 from toolkit_installer.settings import ToolkitSettings
 from toolkit_installer.toolkit.payload import CDI_HOOK, CTK, Payload
@@ -39,7 +39,7 @@ _HINT = (
 )
 
 
-class Generator:
+class SpecificationGenerator:
     """A generator of the specification for a driver, which runs the nvidia-ctk of `payload`."""
 
     def __init__(self, payload: Payload, settings: ToolkitSettings, driver: Driver) -> None:
@@ -74,7 +74,7 @@ class Generator:
         if not self._settings.cdi.control_nodes:
             return ()
         places = [posixpath.join(self._dev_root, "dev", name) for name in CONTROL_NODES]
-        missing = tuple(place for place in places if not root.leads_somewhere(place))
+        missing = tuple(place for place in places if not root.leads_to_file(place))
         if missing:
             folder = posixpath.join(self._dev_root, "dev")
             if not root.is_folder(folder):  # nvidia-ctk's --dry-run does not check it
@@ -139,7 +139,7 @@ class Generator:
     def _creating(self) -> list[str]:
         return ["system", "create-device-nodes", "--control-devices", f"--dev-root={self._dev_root}"]
 
-    def _run(self, arguments: Sequence[str], given: bytes = b"") -> Completed:
+    def _run(self, arguments: Sequence[str], given: bytes = b"") -> CompletedProgram:
         """Run nvidia-ctk. Raises PayloadError if it cannot run on this system, DriverNotReadyError if it hangs."""
         try:
             return run([self._program, "--quiet", *arguments], seconds=_SECONDS, given=given)
@@ -148,7 +148,7 @@ class Generator:
         except ProgramError as error:
             raise PayloadError(error.reason, path=self._program, hint="use a payload for this system") from error
 
-    def _require(self, done: Completed, what: str) -> None:
+    def _require(self, done: CompletedProgram, what: str) -> None:
         """Raise DriverNotReadyError if nvidia-ctk failed, or PayloadError if the driver is not the cause."""
         if done.status == 0:
             return
@@ -157,7 +157,7 @@ class Generator:
             raise failure
         raise DriverNotReadyError(f"{what}: {failure.reason}", hint=_HINT)
 
-    def _failed(self, done: Completed) -> PayloadError:
+    def _failed(self, done: CompletedProgram) -> PayloadError:
         """Return the error for a failure of nvidia-ctk, with the message that it printed."""
         return PayloadError(
             f"{CTK} ends with {done.status}: {_reason(done.errors) or 'it says nothing'}",

@@ -29,9 +29,9 @@ _GPU_CLASSES = ("0x03", "0x12")
 accelerators. These do not count as GPUs: a card's sound (0403), USB-C (0c03) and serial (0c80) functions, NVSwitches
 (0680) and the parts of old chipsets. A virtual function (SR-IOV), a vGPU in a guest and a GPU split by MIG have these
 classes too."""
-_GIVEN_AWAY = r"vfio|^pci-stub$|^pciback$|^xen-pciback$"
+_VM_DRIVERS = r"vfio|^pci-stub$|^pciback$|^xen-pciback$"
 """Drivers that reserve a device for virtual machines: vfio-pci and its variants, such as nvgrace_gpu_vfio_pci."""
-_FOR_MACHINES = ("vfio-pci", "nvgrace-gpu-vfio-pci", "pci-stub", "pciback")
+_VM_DRIVER_FOLDERS = ("vfio-pci", "nvgrace-gpu-vfio-pci", "pci-stub", "pciback")
 """The sysfs folders of these drivers, which list the devices that they hold."""
 _DEVICE = r"nvidia[0-9]+|nvidiactl|nvhost-(?:ctrl-)?gpu|nvgpu"
 """The names of the device nodes of NVIDIA's Linux driver and of a Tegra's."""
@@ -100,12 +100,12 @@ def find_usable_gpus(node: Node, toolkit: ToolkitSettings) -> Gpus:
     return seen if found is None else msgspec.structs.replace(seen, own=(f"a driver that works, in {found.root}",))
 
 
-def signs(node: Node) -> tuple[str, ...]:
+def paths_to_watch(node: Node) -> tuple[str, ...]:
     """Return paths, in the installer's mount namespace, some of which change when a GPU appears.
 
     Paths that end in a slash are folders, which change when an entry appears or disappears (idling.identity).
     """
-    folders = (_PCI, *(posixpath.join(_PCI_DRIVERS, name) for name in _FOR_MACHINES))
+    folders = (_PCI, *(posixpath.join(_PCI_DRIVERS, name) for name in _VM_DRIVER_FOLDERS))
     devices = [posixpath.join("/dev", name) for name in _DEVICES]
     found = []
     for reader in node.readers():
@@ -122,7 +122,7 @@ def _on_pci(reader: Reader) -> Iterator[tuple[str, bool]]:
             continue
         held = posixpath.basename(reader.link_target(f"{place}/driver") or "")
         kind = _text(reader, f"{place}/device").removeprefix("0x")
-        yield f"PCI {address} (10de:{kind}, {held or 'no driver'})", not re.search(_GIVEN_AWAY, held)
+        yield f"PCI {address} (10de:{kind}, {held or 'no driver'})", not re.search(_VM_DRIVERS, held)
 
 
 def _device_nodes(reader: Reader) -> Iterator[str]:

@@ -51,7 +51,7 @@ class Driver(msgspec.Struct, frozen=True):
     version: str = ""
 
 
-class Look(msgspec.Struct, frozen=True):
+class DriverSearch(msgspec.Struct, frozen=True):
     """The result of a search for a driver: the driver, or a reason for each root why it has no usable one."""
 
     driver: Driver | None
@@ -70,7 +70,7 @@ class _HangsError(_NotUsableError):
     """nvidia-smi exceeded its timeout."""
 
 
-class _NothingThereError(_NotUsableError):
+class _NoDriverError(_NotUsableError):
     """The root has no nvidia-smi."""
 
 
@@ -80,7 +80,7 @@ def resolve(toolkit: ToolkitSettings, node: Node) -> tuple[Driver, bool]:
     While no driver is usable, a node that has the toolkit keeps the root that it was installed with: a driver that is
     being replaced is no reason to change anything. On other nodes, raises DriverNotReadyError.
     """
-    if not is_looked_for(toolkit):
+    if not is_automatic(toolkit):
         places = (toolkit.driver_root, toolkit.driver_root_ctr_path, toolkit.dev_root, toolkit.dev_root_ctr_path)
         return Driver(*places), False
     seen = find_driver(node, toolkit)
@@ -92,33 +92,33 @@ def resolve(toolkit: ToolkitSettings, node: Node) -> tuple[Driver, bool]:
                 f"no driver is usable on this node: {'; '.join(seen.missing)}",
                 hint="--wait-for-driver waits for one; --driver-root names a root that is used unseen",
             )
-        say_gone(root, seen.missing)
-        found = _described(node, toolkit, Driver(root), _seen_at(node, toolkit, Driver(root)))
+        log_driver_gone(root, seen.missing)
+        found = _complete_roots(node, toolkit, Driver(root), _seen_at(node, toolkit, Driver(root)))
     else:
-        say_found(found)
+        log_driver_found(found)
     return found, seen.driver is None
 
 
-def say_found(found: Driver) -> None:
+def log_driver_found(found: Driver) -> None:
     """Log that a driver is usable."""
     log.get().info(
         "Found the driver", key="driver-found", root=found.root, dev_root=found.dev_root, version=found.version
     )
 
 
-def say_gone(root: str, missing: tuple[str, ...], hint: str | None = None) -> None:
+def log_driver_gone(root: str, missing: tuple[str, ...], hint: str | None = None) -> None:
     """Log that no driver is usable any more and that the installed root stays."""
     log.get().warning(
         "No driver is usable now: the installed root stays", key="driver-gone", root=root, missing=missing, hint=hint
     )
 
 
-def is_looked_for(toolkit: ToolkitSettings) -> bool:
+def is_automatic(toolkit: ToolkitSettings) -> bool:
     """Return whether any of the driver's paths is AUTO, to be found. If not, all are used as configured, unchecked."""
     return AUTO in (toolkit.driver_root, toolkit.driver_root_ctr_path, toolkit.dev_root, toolkit.dev_root_ctr_path)
 
 
-def find_driver(node: Node, toolkit: ToolkitSettings, seconds: float = PROOF_SECONDS) -> Look:
+def find_driver(node: Node, toolkit: ToolkitSettings, seconds: float = PROOF_SECONDS) -> DriverSearch:
     """Search the configured root, or else the usual roots in order, for a driver that is usable now.
 
     nvidia-smi has a timeout of `seconds` in each root. Raises Stopped.
@@ -129,15 +129,15 @@ def find_driver(node: Node, toolkit: ToolkitSettings, seconds: float = PROOF_SEC
         if place.root in missing:
             continue
         try:
-            return Look(_usable(node, toolkit, place, marker, seconds))
+            return DriverSearch(_prove_usable(node, toolkit, place, marker, seconds))
         except _NotUsableError as reason:
             missing[place.root] = f"{place.root}: {reason}"
-            nothing_there &= isinstance(reason, _NothingThereError)
+            nothing_there &= isinstance(reason, _NoDriverError)
             hangs |= isinstance(reason, _HangsError)
-    return Look(None, tuple(missing.values()), nothing_there, hangs)
+    return DriverSearch(None, tuple(missing.values()), nothing_there, hangs)
 
 
-def signs(node: Node, toolkit: ToolkitSettings) -> tuple[str, ...]:
+def paths_to_watch(node: Node, toolkit: ToolkitSettings) -> tuple[str, ...]:
     """Return paths, in the installer's mount namespace, some of which change when a driver comes, goes or changes."""
     said_by = (CONTAINER_READY, DRIVER_READY) if toolkit.driver_root == AUTO else ()
     found = [reader.root.outside(path) for reader in node.readers() for path in said_by]
@@ -155,17 +155,17 @@ def _places(node: Node, toolkit: ToolkitSettings) -> list[tuple[Driver, str]]:
     if toolkit.driver_root != AUTO:
         return [(Driver(toolkit.driver_root), "")]
     marker = CONTAINER_READY if _present(node, VALIDATIONS) else ""
-    said = _said_by_operator(node)
+    said = _read_operator_roots(node)
     return [*([(said, "")] if said is not None else []), (Driver(CONTAINER_ROOT), marker), (Driver("/"), "")]
 
 
-def _usable(node: Node, toolkit: ToolkitSettings, place: Driver, marker: str, seconds: float) -> Driver:
+def _prove_usable(node: Node, toolkit: ToolkitSettings, place: Driver, marker: str, seconds: float) -> Driver:
     """Return the driver in a root once nvidia-smi has proved it usable. Raises _NotUsableError."""
     seen_at = _seen_at(node, toolkit, place)
     programs = Programs(Root(os.path.realpath(seen_at)))
     program = _program(programs)
     if program is None:
-        raise _NothingThereError(f"there is no {_PROGRAM}" if os.path.isdir(seen_at) else "there is no such folder")
+        raise _NoDriverError(f"there is no {_PROGRAM}" if os.path.isdir(seen_at) else "there is no such folder")
     if marker and not _present(node, marker):
         raise _NotUsableError(f"the driver container has not said that it is ready, in {marker}")
     try:
@@ -180,7 +180,7 @@ def _usable(node: Node, toolkit: ToolkitSettings, place: Driver, marker: str, se
     if done.status != 0:
         words = " ".join((said or done.errors or "it says nothing").split())
         raise _NotUsableError(f"{_PROGRAM} ends with {done.status}: {words[:_LONGEST_SAID]}")
-    found = _described(node, toolkit, place, seen_at)
+    found = _complete_roots(node, toolkit, place, seen_at)
     return msgspec.structs.replace(found, version=said.partition("\n")[0][:_LONGEST_SAID])
 
 
@@ -215,10 +215,10 @@ def _seen_at(node: Node, toolkit: ToolkitSettings, place: Driver) -> str:
 def _candidates(node: Node, toolkit: ToolkitSettings, place: Driver) -> list[str]:
     if toolkit.driver_root_ctr_path != AUTO:
         return [toolkit.driver_root_ctr_path]
-    return [*_said(node, place.seen_at), *_views(node, place.root)]
+    return [*_operator_views(node, place.seen_at), *_views(node, place.root)]
 
 
-def _said(node: Node, seen_at: str) -> list[str]:
+def _operator_views(node: Node, seen_at: str) -> list[str]:
     """Return where the GPU Operator's containers see a root; the installer's container may have the same mounts."""
     return [seen_at] if seen_at and not node.whole else []
 
@@ -232,20 +232,20 @@ def _views(node: Node, root: str) -> list[str]:
     return [*mounted, on_node]
 
 
-def _described(node: Node, toolkit: ToolkitSettings, place: Driver, seen_at: str) -> Driver:
+def _complete_roots(node: Node, toolkit: ToolkitSettings, place: Driver, seen_at: str) -> Driver:
     """Return a driver's roots. The device root is the driver root if that has a dev/, else the node's."""
     own = os.path.isdir(os.path.join(seen_at, "dev"))
     dev_root = toolkit.dev_root if toolkit.dev_root != AUTO else place.dev_root or (place.root if own else "/")
     dev_seen_at = toolkit.dev_root_ctr_path
     if dev_seen_at == AUTO:
-        said = _said(node, place.dev_seen_at) if place.dev_root == dev_root else []
+        said = _operator_views(node, place.dev_seen_at) if place.dev_root == dev_root else []
         views = [*said, *_views(node, dev_root)]
         with_devices = [view for view in views if os.path.isdir(os.path.join(view, "dev"))]
         dev_seen_at = seen_at if dev_root == place.root else [*with_devices, views[-1]][0]
     return Driver(place.root, seen_at, dev_root, dev_seen_at)
 
 
-def _said_by_operator(node: Node) -> Driver | None:
+def _read_operator_roots(node: Node) -> Driver | None:
     """Return the roots that the GPU Operator's validator wrote, None if none. Raises NodeError, ConfigurationError."""
     said_by = (reader.content(DRIVER_READY) for reader in node.readers())
     content = next((found for found in said_by if found is not None), b"")

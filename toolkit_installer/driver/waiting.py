@@ -16,13 +16,13 @@ from toolkit_installer.node.signals import Stopped
 from toolkit_installer.node.terminal import StatusLine
 from toolkit_installer.settings import Settings, WithoutGpu
 
-_LOOK_SECONDS = 3.0
+_PROBE_SECONDS = 3.0
 _TICK_SECONDS = 1.0
-_SAY_SECONDS = 60.0
+_LOG_SECONDS = 60.0
 """How often an unchanged state is logged again."""
 
 
-def wait(node: Node, settings: Settings, seconds: float | None) -> Driver | None:
+def wait_for_driver(node: Node, settings: Settings, seconds: float | None) -> Driver | None:
     """Return the driver once it is usable, within `seconds` (None: without a limit).
 
     With `--without-gpu idle`, return None once the node has no GPU. SIGHUP makes it probe the driver at once. Raises
@@ -47,7 +47,7 @@ def _wait(node: Node, settings: Settings, seconds: float | None, progress: Statu
             return seen.driver
         if settings.without_gpu is WithoutGpu.IDLE and gpus.find_gpus(node).absent:
             return None
-        if seen.missing != said or now - said_at >= _SAY_SECONDS:
+        if seen.missing != said or now - said_at >= _LOG_SECONDS:
             progress.clear()
             log.get().info(
                 "Waiting for the driver",
@@ -61,15 +61,15 @@ def _wait(node: Node, settings: Settings, seconds: float | None, progress: Statu
                 f"the driver did not become ready within {seconds:g} s: {'; '.join(seen.missing)}",
                 hint="look at the driver container's log, or install the driver on the node; --timeout gives it longer",
             )
-        end = now + _LOOK_SECONDS if seconds is None else min(now + _LOOK_SECONDS, began + seconds)
-        _rest(end, began, progress, seen.missing)
+        end = now + _PROBE_SECONDS if seconds is None else min(now + _PROBE_SECONDS, began + seconds)
+        _sleep(end, began, progress, seen.missing)
 
 
-def _rest(end: float, began: float, progress: StatusLine, missing: tuple[str, ...]) -> None:
+def _sleep(end: float, began: float, progress: StatusLine, missing: tuple[str, ...]) -> None:
     """Sleep until `end` or a SIGHUP. Raises Stopped on another signal."""
     while (now := time.monotonic()) < end:
         progress.show(f"Waiting for the driver, {_duration(now - began)}: {'; '.join(missing)}")
-        number = signals.take(min(_TICK_SECONDS, end - now))
+        number = signals.take_signal(min(_TICK_SECONDS, end - now))
         if number == signal.SIGHUP:
             return
         if number is not None:

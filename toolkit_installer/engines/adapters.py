@@ -11,7 +11,7 @@ from toolkit_installer.settings import EngineName
 
 
 @functools.cache
-def adapter_of(name: EngineName) -> Engine:
+def get_adapter(name: EngineName) -> Engine:
     """Return the engine's adapter, the same object on every call."""
     module, _, kind = next(row.adapter for row in ENGINES if row.name == name).partition(":")
     made: Engine = getattr(importlib.import_module(module), kind)()

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from toolkit_installer.documents.changes import Table, same
+from toolkit_installer.documents.changes import Table, is_same
 from toolkit_installer.engines.ownership import CgroupSetting, Fault, ListedRuntime, Ownership
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import InstallerError
@@ -23,7 +23,7 @@ class EngineSilentError(InstallerError):
     """The engine does not respond (yet). The text is the engine's own, or the connection's."""
 
 
-class Live(msgspec.Struct, frozen=True):
+class LiveState(msgspec.Struct, frozen=True):
     """The state that the running engine reports.
 
     `handlers` maps a handler's name to its executable, None if the engine does not report the path.
@@ -59,10 +59,10 @@ class Live(msgspec.Struct, frozen=True):
     @property
     def release(self) -> tuple[int, int] | None:
         """Major and minor of a version such as "v2.1.4" or "1.6.20~ds1", None if unknown."""
-        return release_of(self.version)
+        return parse_release(self.version)
 
 
-def release_of(version: str) -> tuple[int, int] | None:
+def parse_release(version: str) -> tuple[int, int] | None:
     """Return major and minor of an engine's version, None if unknown. Pure."""
     match = re.match(r"v?(\d+)\.(\d+)", version) if version else None
     return (int(match[1]), int(match[2])) if match else None
@@ -107,7 +107,7 @@ class Inspection(msgspec.Struct, frozen=True):
 
     socket: str
     files: tuple[EngineFile, ...]
-    live: Live | None
+    live: LiveState | None
     silence: str = ""
     imported: tuple[tuple[str, bytes], ...] = ()
     """Further files that the engine reads: path and content, in reading order."""
@@ -124,7 +124,7 @@ class Inspection(msgspec.Struct, frozen=True):
         return self.live.process if self.live is not None else None
 
 
-class Recorded(msgspec.Struct, frozen=True):
+class RecordedFile(msgspec.Struct, frozen=True):
     """The receipt's record of a file.
 
     `before`: the saved base, which cleanup restores (None: no file). `written`: the SHA-256 of every content that we
@@ -178,7 +178,7 @@ class DesiredFile(msgspec.Struct, frozen=True):
     def holding(self, text: bytes, parse: Callable[[bytes], Table], ownership: Ownership) -> DesiredFile:
         """Return the file with `text` as its target, or its current content if that means the same."""
         present = self.file.content
-        target = present if present is not None and same(parse(present), parse(text)) else text
+        target = present if present is not None and is_same(parse(present), parse(text)) else text
         return msgspec.structs.replace(self, target=target, ownership=ownership)
 
 
@@ -238,7 +238,7 @@ class Adapter(Protocol[_Found]):
     def inspect(self, node: Node, target: EngineTarget) -> _Found:
         """Read the engine's files and query the live engine. Writes nothing. Raises ConfigurationError."""
 
-    def desired(self, inspection: _Found, request: Request, records: Mapping[str, Recorded]) -> DesiredState:
+    def desired(self, inspection: _Found, request: Request, records: Mapping[str, RecordedFile]) -> DesiredState:
         """Return the desired state of the files; pure. Raises ConfigurationError for files that it cannot handle."""
 
     def recognised(self, inspection: _Found, toolkit_folder: str) -> Mapping[str, Ownership]:
@@ -247,7 +247,7 @@ class Adapter(Protocol[_Found]):
         Pure. Raises ConfigurationError.
         """
 
-    def without_us(self, file: EngineFile, recorded: Recorded, toolkit_folder: str) -> DesiredFile:
+    def without_us(self, file: EngineFile, recorded: RecordedFile, toolkit_folder: str) -> DesiredFile:
         """Return the desired file after cleanup: its target is its base. Pure. Raises ConfigurationError."""
 
     def default_of(self, file: EngineFile) -> str | None:  # noqa: ARG002  # for engines with several files
@@ -260,7 +260,7 @@ class Adapter(Protocol[_Found]):
     def others_naming(
         self,
         node: Node,  # noqa: ARG002  # for engines with several files
-        live: Live | None,  # noqa: ARG002
+        live: LiveState | None,  # noqa: ARG002
         known: Mapping[str, str],  # noqa: ARG002
         handlers: Collection[str],  # noqa: ARG002
         defaults: Mapping[str, str],  # noqa: ARG002
@@ -297,10 +297,10 @@ class Adapter(Protocol[_Found]):
         """Return the content with which the engine may be signalled instead of `content`; None: `content` itself."""
         return None
 
-    def ask(self, node: Node, socket: str, seconds: float) -> Live:
+    def ask(self, node: Node, socket: str, seconds: float) -> LiveState:
         """Query the live engine. Raises EngineSilentError."""
 
-    def reads_instead(self, node: Node, live: Live, files: Mapping[str, str]) -> str:
+    def reads_instead(self, node: Node, live: LiveState, files: Mapping[str, str]) -> str:
         """Return the file that the live engine reads if it reads none of `files`, our files' paths by role.
 
         Empty if it reads one of them, or if that is unknown. Raises NodeError.
@@ -310,7 +310,7 @@ class Adapter(Protocol[_Found]):
         self,
         node: Node,  # noqa: ARG002  # most engines report none
         socket: str,  # noqa: ARG002
-        live: Live | None,  # noqa: ARG002
+        live: LiveState | None,  # noqa: ARG002
         files: Mapping[str, str],  # noqa: ARG002
         *,
         as_written: bool,  # noqa: ARG002
@@ -343,7 +343,7 @@ class Adapter(Protocol[_Found]):
     def still_serving(
         self,
         node: Node,  # noqa: ARG002  # most engines report it
-        live: Live,  # noqa: ARG002
+        live: LiveState,  # noqa: ARG002
         toolkit_folder: str,  # noqa: ARG002
     ) -> str:
         """Return the file and line that keep handlers in our folder registered after a restart; "" for none."""
@@ -373,7 +373,7 @@ class Adapter(Protocol[_Found]):
         node: Node,  # noqa: ARG002  # for CRI-O
         inspection: Inspection,  # noqa: ARG002
         desired: Sequence[DesiredFile],  # noqa: ARG002
-        is_ours: Callable[[Live], set[str]],  # noqa: ARG002
+        is_ours: Callable[[LiveState], set[str]],  # noqa: ARG002
     ) -> tuple[str, ...]:
         """Return in words the pods that the engine could neither stop nor delete with its files as `desired`.
 
@@ -416,7 +416,7 @@ Engine: TypeAlias = Adapter[Any]
 """Any engine's adapter, with its own type of inspection."""
 
 
-def quarantine(engine: Engine, store: str) -> str | None:
+def choose_quarantine(engine: Engine, store: str) -> str | None:
     """Return the quarantine folder for displaced files, or None if a leftover next to the original is harmless.
 
     CRI-O reads every file in its folder. `store`: the receipt's folder, which is removed with the receipt. Pure.

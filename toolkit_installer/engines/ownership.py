@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from toolkit_installer.documents import changes
-from toolkit_installer.documents.changes import ABSENT, Change, Path, Remove, Set, Table, apply, lookup, same
+from toolkit_installer.documents.changes import ABSENT, Change, Path, Remove, Set, Table, apply_changes, is_same, lookup
 from toolkit_installer.errors import ConfigurationError
 
 
@@ -106,7 +106,7 @@ class Shape(msgspec.Struct, frozen=True):
     default: Path
     executable: Callable[[Any], str | None]
     others: tuple[Path, ...] = ()
-    alike: Callable[[Any, Any], bool] = same
+    alike: Callable[[Any, Any], bool] = is_same
     is_low_level: Callable[[Any], bool] = lambda entry: isinstance(entry, dict)
     reset: Any = ABSENT
 
@@ -116,7 +116,7 @@ class Shape(msgspec.Struct, frozen=True):
         return {name: each for name, each in found.items() if isinstance(each, dict)} if isinstance(found, dict) else {}
 
 
-def beneath(path: str | None, folder: str) -> bool:
+def is_beneath(path: str | None, folder: str) -> bool:
     """Tell whether `path` lies in `folder`."""
     return path is not None and path.startswith(folder.rstrip("/") + "/")
 
@@ -139,7 +139,7 @@ def revert_content(
     """
     if content == before or (content is not None and changes.sha256(content) in written):
         return before, ()
-    if is_blank(content) and is_kept(before, written) and not (content is None and may_be_absent):
+    if is_blank(content) and had_own_content(before, written) and not (content is None and may_be_absent):
         return before, (f"it is {'missing' if content is None else 'empty'}: what stood there before is restored",)
     return (None, ()) if content is None else without_ours(content)
 
@@ -149,7 +149,7 @@ def is_blank(content: bytes | None) -> bool:
     return content is None or not content.strip()
 
 
-def is_kept(before: bytes | None, written: Collection[str]) -> bool:
+def had_own_content(before: bytes | None, written: Collection[str]) -> bool:
     """Tell whether a file had content of its own before us, and we wrote other content into it."""
     if before is None or before.strip() in (b"", b"{}"):
         return False
@@ -158,10 +158,10 @@ def is_kept(before: bytes | None, written: Collection[str]) -> bool:
 
 def ours(document: Table, shape: Shape, toolkit_folder: str) -> bool:
     """Tell whether any runtime of the document lies in our toolkit folder."""
-    return any(beneath(shape.executable(entry), toolkit_folder) for entry in shape.entries(document).values())
+    return any(is_beneath(shape.executable(entry), toolkit_folder) for entry in shape.entries(document).values())
 
 
-def record(base: Table, changes: Sequence[Change]) -> Ownership:
+def record_ownership(base: Table, changes: Sequence[Change]) -> Ownership:
     """Return the ownership that results from making `changes` (all of them Set) to `base`."""
     keys = tuple(
         Owned(change.path, change.value, lookup(base, change.path)) for change in changes if isinstance(change, Set)
@@ -181,7 +181,7 @@ def parents(path: Path) -> tuple[Owned, ...]:
     return tuple(Owned(path[:length], {}) for length in range(1, len(path)))
 
 
-def strip(
+def remove_ours(
     document: Table,
     shape: Shape,
     ownership: Ownership,
@@ -198,30 +198,32 @@ def strip(
     for name, entry in shape.entries(document).items():
         path = (*shape.runtimes, name)
         owned = ownership.of(path)
-        untouched = owned is not None and same(entry, owned.ours)
-        if untouched or beneath(shape.executable(entry), toolkit_folder):
+        untouched = owned is not None and is_same(entry, owned.ours)
+        if untouched or is_beneath(shape.executable(entry), toolkit_folder):
             changes.append(restored(path, owned))
             if not untouched and ownership.keys:
                 left.append(f"runtime {name!r}: somebody else wrote it, but it runs our executable: it goes")
         elif owned is not None:
             left.append(f"runtime {name!r}: somebody changed it since; it is theirs now")
-    left += _default(document, shape, ownership, changes, before or {}, handlers)
+    left += _revert_default(document, shape, ownership, changes, before or {}, handlers)
     for path in shape.others:
         owned, current = ownership.of(path), lookup(document, path)
-        if owned is not None and same(current, owned.ours):
+        if owned is not None and is_same(current, owned.ours):
             changes.append(restored(path, owned))
         elif owned is not None and current is not ABSENT:
             left.append(f"{path[-1]}: somebody set it since; it is theirs now")
-    _items(document, shape, ownership, changes)
-    without = apply(document, tuple(changes))
+    _remove_list_items(document, shape, ownership, changes)
+    without = apply_changes(document, tuple(changes))
     for table in reversed(ownership.created):  # innermost first
         if lookup(without, table.path) == {}:
             changes.append(restored(table.path, table))
-            without = apply(without, (changes[-1],))
+            without = apply_changes(without, (changes[-1],))
     return tuple(changes), tuple(left)
 
 
-def low_level(base: Table, shape: Shape, *, legacy: Any = None, built_in: str = BUILT_IN) -> tuple[str, ...]:
+def list_low_level_runtimes(
+    base: Table, shape: Shape, *, legacy: Any = None, built_in: str = BUILT_IN
+) -> tuple[str, ...]:
     """Return the low-level runtimes of a document without our values, best first.
 
     The first runs the engine's ordinary containers: the default runtime's executable, or `built_in` if the document
@@ -247,7 +249,7 @@ def restored(path: Path, owned: Owned | None) -> Change:
     return Set(path, owned.prior)
 
 
-def _default(
+def _revert_default(
     document: Table,
     shape: Shape,
     ownership: Ownership,
@@ -262,16 +264,16 @@ def _default(
     current, owned = lookup(document, shape.default), ownership.of(shape.default)
     prior = lookup(before, shape.default) if owned is None else owned.prior
     written = {key.path[-1] for key in ownership.keys if key.path[:-1] == shape.runtimes} - {BUILT_IN}
-    runtimes = shape.entries(apply(document, tuple(changes)))
+    runtimes = shape.entries(apply_changes(document, tuple(changes)))
     # NVIDIA's cleanup removes its handlers, the default that names one of them, and nothing else; if a handler is
     # left, or other values are missing as well, an administrator chose the default
     spared = {shape.default, *((*shape.runtimes, name) for name in written)}
-    gone_with_handlers = current is ABSENT or same(current, shape.reset)
+    gone_with_handlers = current is ABSENT or is_same(current, shape.reset)
     handlers_are_gone = bool(written) and shape.entries(document).keys().isdisjoint(written)
-    if gone_with_handlers and handlers_are_gone and has_all(document, before, spared):
+    if gone_with_handlers and handlers_are_gone and has_all_keys(document, before, spared):
         if prior is ABSENT:
             changes += [] if current is ABSENT else [Remove(shape.default)]
-        elif isinstance(prior, str) and same(runtimes.get(prior, ABSENT), shape.entries(before).get(prior)):
+        elif isinstance(prior, str) and is_same(runtimes.get(prior, ABSENT), shape.entries(before).get(prior)):
             changes.append(Set(shape.default, prior))
         return []
     if current is ABSENT:
@@ -281,7 +283,7 @@ def _default(
     # a handler of that name from before us is a different one; the engine has a built-in runc, listed or not
     ours_here = {change.path[-1] for change in changes}
     gone = (ours_here | ({*written, *handlers} - runtimes.keys())) - {BUILT_IN}
-    if current not in gone and (owned is None or not same(current, owned.ours)):
+    if current not in gone and (owned is None or not is_same(current, owned.ours)):
         theirs = f"default runtime {current!r}: somebody set it since; it is theirs now"
         return [theirs] if owned is not None else []
     if isinstance(prior, str) and prior in shape.entries(before) and prior not in runtimes:
@@ -292,7 +294,7 @@ def _default(
     return []
 
 
-def has_all(document: Any, before: Table, spared: Collection[Path], path: Path = ()) -> bool:
+def has_all_keys(document: Any, before: Table, spared: Collection[Path], path: Path = ()) -> bool:
     """Tell whether a document has all keys of `before`, whatever their values, except keys at and below `spared`.
 
     Empty tables do not count.
@@ -301,25 +303,25 @@ def has_all(document: Any, before: Table, spared: Collection[Path], path: Path =
         inner = (*path, key)
         if inner not in spared:
             found = document.get(key, ABSENT) if isinstance(document, dict) else ABSENT
-            if not (has_all(found, value, spared, inner) if isinstance(value, dict) else found is not ABSENT):
+            if not (has_all_keys(found, value, spared, inner) if isinstance(value, dict) else found is not ABSENT):
                 return False
     return True
 
 
-def default_in(document: Table, *shapes: Shape) -> str | None:
+def find_default(document: Table, *shapes: Shape) -> str | None:
     """Return the default runtime that a document names, in the first of these shapes; None if none."""
     found = (lookup(document, shape.default) for shape in shapes)
     return next((name for name in found if isinstance(name, str)), None)
 
 
-def chosen_default(present: Table, shape: Shape, ownership: Ownership, handlers: Collection[str]) -> str | None:
+def find_chosen_default(present: Table, shape: Shape, ownership: Ownership, handlers: Collection[str]) -> str | None:
     """Return our handler that another program or an administrator made the default since we installed; None if none."""
     current, owned = lookup(present, shape.default), ownership.of(shape.default)
-    ours = owned is not None and same(current, owned.ours)
+    ours = owned is not None and is_same(current, owned.ours)
     return current if isinstance(current, str) and current in handlers and not ours else None
 
 
-def dangling_default(document: Table, shape: Shape, handlers: Collection[str], prior: str | None) -> Ownership:
+def find_dangling_default(document: Table, shape: Shape, handlers: Collection[str], prior: str | None) -> Ownership:
     """Return the default as ours if it names one of `handlers`, which are removed, and no runtime of the document.
 
     `prior` is the original default that the engine knows; None if unknown.
@@ -329,7 +331,7 @@ def dangling_default(document: Table, shape: Shape, handlers: Collection[str], p
     return Ownership((Owned(shape.default, current, ABSENT if prior is None else prior),) if dangles else ())
 
 
-def _items(document: Table, shape: Shape, ownership: Ownership, changes: list[Change]) -> None:
+def _remove_list_items(document: Table, shape: Shape, ownership: Ownership, changes: list[Change]) -> None:
     """Remove our elements from lists."""
     for key in ownership.keys:
         current = lookup(document, key.path)

@@ -18,7 +18,7 @@ import msgspec
 from toolkit_installer.settings import EngineName
 
 
-def plain(socket: str) -> str:
+def normalize_socket(socket: str) -> str:
     """Return a socket's path without its scheme, and with /run for the equivalent /var/run."""
     path = socket.strip().removeprefix("unix://").removeprefix("unix:")
     return f"/run/{path.removeprefix('/var/run/')}" if path.startswith("/var/run/") else path
@@ -70,7 +70,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
 
     def serves(self, socket: str) -> bool:
         """Tell whether `socket` is one of its sockets, in whatever spelling."""
-        return plain(socket) in map(plain, self.sockets)
+        return normalize_socket(socket) in map(normalize_socket, self.sockets)
 
 
 class EngineRow(msgspec.Struct, frozen=True, kw_only=True):
@@ -200,12 +200,12 @@ def names() -> tuple[EngineName, ...]:
     return tuple(row.name for row in ENGINES)
 
 
-Version = tuple[int, int]
+CdiVersion = tuple[int, int]
 """The first two numbers of a specification's version: no release ever depended on the third."""
 
 SWITCHES: Mapping[str, bytes] = {"enable_cdi": b"enable_cdi", "cdi": b'"cdi"'}
 """The names of the keys that turn CDI on, containerd's and that in docker's `features`; and their spelling in files."""
-_KNOWN: Mapping[EngineName, tuple[tuple[tuple[int, int, int], Version], ...]] = {
+_CDI_VERSIONS: Mapping[EngineName, tuple[tuple[tuple[int, int, int], CdiVersion], ...]] = {
     EngineName.CONTAINERD: (
         ((1, 7, 0), (0, 5)),
         ((1, 7, 12), (0, 6)),
@@ -222,7 +222,7 @@ _RELEASE = r"v?(\d+)\.(\d+)(?:\.(\d+))?"
 _SAID = rb"""(?m)^["']?cdiVersion["']?:\s*["']?v?(\d+)\.(\d+)"""
 
 
-def newest(name: EngineName, version: str) -> Version | None:
+def newest_cdi_version(name: EngineName, version: str) -> CdiVersion | None:
     """Return the newest specification version that this release reads; None: it does not support CDI.
 
     `version` is in the engine's own spelling, such as "1.7.24~ds1". A version without numbers counts as without CDI.
@@ -231,17 +231,17 @@ def newest(name: EngineName, version: str) -> Version | None:
     if found is None:
         return None
     release = (int(found[1]), int(found[2]), int(found[3] or 0))
-    read = [known for since, known in _KNOWN.get(name, ()) if since <= release]
+    read = [known for since, known in _CDI_VERSIONS.get(name, ()) if since <= release]
     return read[-1] if read else None
 
 
-def first(name: EngineName) -> str:
+def first_cdi_release(name: EngineName) -> str:
     """Return the first release of the engine that supports CDI, such as "1.7"."""
-    (major, minor, _), _ = _KNOWN[name][0]
+    (major, minor, _), _ = _CDI_VERSIONS[name][0]
     return f"{major}.{minor}"
 
 
-def version_of(specification: bytes) -> Version | None:
+def parse_cdi_version(specification: bytes) -> CdiVersion | None:
     """Return the version that a specification states, None if it states none."""
     said = re.search(_SAID, specification)
     return (int(said[1]), int(said[2])) if said is not None else None

@@ -52,7 +52,7 @@ class Handler(msgspec.Struct, frozen=True):
     executable: str
 
 
-def handlers(runtime_name: str, executables: Collection[str], toolkit_folder: str) -> tuple[Handler, ...]:
+def select_handlers(runtime_name: str, executables: Collection[str], toolkit_folder: str) -> tuple[Handler, ...]:
     """Return the handlers to register: `runtime_name` first, then the two fixed ones, if `executables` has theirs."""
     wanted = {_USUAL if runtime_name in _FIXED else runtime_name: RUNTIMES[0], **_FIXED}
     return tuple(
@@ -84,7 +84,7 @@ class Request(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, target: EngineTarget, executables: Collection[str], toolkit_folder: str) -> Request:
         """Return the request for a target, limited to `executables`, those in the payload. Raises UsageError."""
-        registered = handlers(target.asked.runtime_name, executables, toolkit_folder)
+        registered = select_handlers(target.asked.runtime_name, executables, toolkit_folder)
         default = target.asked.runtime_name if target.asked.set_as_default else None
         if default is not None and all(handler.name != default for handler in registered):
             raise UsageError(

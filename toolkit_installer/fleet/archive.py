@@ -16,12 +16,12 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
-from toolkit_installer.driver.cdi import Generator
+from toolkit_installer.driver.cdi import SpecificationGenerator
 from toolkit_installer.driver.roots import Driver
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.fleet.values import Answer, RawAnswer
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.places import Places
+from toolkit_installer.node.places import PathTranslator
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import Programs
 from toolkit_installer.node.reading import Reader
@@ -260,7 +260,7 @@ _WORDS: Final[tuple[tuple[type | tuple[type, ...], Callable[[Any], str]], ...]] 
     (Root, lambda value: value.folder),
     ((Reader, Programs), lambda value: value.root.folder),
     (Node, lambda value: _WITHIN.join((value.root.folder, value.programs.root.folder, repr(value.whole)))),
-    (Places, lambda value: _word(value.node)),
+    (PathTranslator, lambda value: _word(value.node)),
     (
         ToolkitSettings,
         lambda value: _WITHIN.join(
@@ -268,7 +268,7 @@ _WORDS: Final[tuple[tuple[type | tuple[type, ...], Callable[[Any], str]], ...]] 
         ),
     ),
     (Driver, lambda value: _WITHIN.join((value.root, value.seen_at, value.dev_root, value.dev_seen_at))),
-    (Generator, lambda value: value.asked),
+    (SpecificationGenerator, lambda value: value.asked),
     ((list, tuple), lambda value: _WITHIN.join(map(_word, value))),
     (Collection, lambda value: _WITHIN.join(sorted(map(_word, value)))),
 )

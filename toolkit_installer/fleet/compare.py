@@ -19,7 +19,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from toolkit_installer.documents import diff
-from toolkit_installer.documents.masking import Hiding, mask
+from toolkit_installer.documents.masking import DocumentMasker, mask
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.fleet import archive as archive_of
 from toolkit_installer.fleet import values
@@ -186,7 +186,7 @@ def difference(path: str, one: Text, other: Text) -> str:
     """Return the diff of two texts, in which secrets are masked; empty where only what is not shown is another."""
     if any(each.content is not None and b"\0" in each.content for each in (one, other)):
         return ""
-    return diff.unified(path, _shown(one), _shown(other))
+    return diff.format_diff(path, _shown(one), _shown(other))
 
 
 def _shown(text: Text) -> bytes | None:
@@ -540,7 +540,7 @@ def planned(archive: Archive, content: bytes | None, now: bytes | None) -> Text:
 
 def _is_whole(archive: Archive, content: bytes) -> bool:
     """Tell whether nothing is hidden in a content, as it is in a capture or was planned for it."""
-    return archive.secrets_kept or Hiding().content(content) == content
+    return archive.secrets_kept or DocumentMasker().content(content) == content
 
 
 def _sha256(content: bytes) -> str:

@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from toolkit_installer import lazy
 from toolkit_installer.documents.changes import sha256
-from toolkit_installer.documents.masking import Hiding as Texts
+from toolkit_installer.documents.masking import DocumentMasker as Texts
 from toolkit_installer.engines import registry
 from toolkit_installer.fleet.archive import Run, parts
 from toolkit_installer.fleet.seams import Hides

@@ -21,7 +21,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from toolkit_installer.engines.api import Live
+from toolkit_installer.engines.api import LiveState
 from toolkit_installer.engines.common.serving import NoAnswerError
 from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.fleet import archive, seams, values
@@ -282,7 +282,7 @@ def _at_all_seams(asked: _Asked) -> dict[Seam, Callable[..., Any]]:
 
 @functools.cache
 def _questions() -> tuple[Question, ...]:
-    preload.everything()
+    preload.import_all()
     return tuple(seams.questions())
 
 
@@ -313,8 +313,8 @@ def _supposed(player: Player, function: Callable[..., Any], engine: EngineName) 
     """Return what lets an engine be of another version than the one that it says."""
 
     @functools.wraps(function)
-    def ask(*given: Any, **named: Any) -> Live:
-        live: Live = function(*given, **named)
+    def ask(*given: Any, **named: Any) -> LiveState:
+        live: LiveState = function(*given, **named)
         player.captured[str(engine)] = live.version
         return msgspec.structs.replace(live, version=player.versions[engine])
 

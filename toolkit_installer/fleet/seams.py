@@ -25,7 +25,7 @@ import msgspec
 from toolkit_installer.applying import gpu_containers, impact
 from toolkit_installer.applying.reload_gate import ReloadBudget
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.detect import own_container
 from toolkit_installer.engines.detect.unit_files import TABLE
 from toolkit_installer.errors import ConfigurationError, InstallerError
@@ -38,9 +38,9 @@ from toolkit_installer.planning.prepare import Prepared
 from toolkit_installer.receipt import trust
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.reporting import diagnosis
-from toolkit_installer.reporting.support_bundle import would_be_started
+from toolkit_installer.reporting.support_bundle import explain_blocked_queries
 from toolkit_installer.run import dry_run
-from toolkit_installer.run.dry_run import Foreseen
+from toolkit_installer.run.dry_run import DryRun
 from toolkit_installer.settings import AUTO, EngineName, Settings, WithoutGpu
 
 
@@ -162,18 +162,18 @@ SEAMS: Final = (
     Seam(_READING, "Reader.read_file", _SELF_PATH, Hides.TEXT),
     Seam(_READING, "read_bounded", ("path",), Hides.TEXT, valid=values.is_config),
     Seam("node.reading", "Tree.read", ("self", "path", "limit"), Hides.PUBLIC, valid=values.is_config),
-    Seam("node.files", "obstacle", ("root", "path")),
-    *(Seam(_LOOK, name, ("path",)) for name in ("is_folder", "is_there", "leads_somewhere", "may_run")),
+    Seam("node.files", "find_obstacle", ("root", "path")),
+    *(Seam(_LOOK, name, ("path",)) for name in ("is_folder", "is_present", "leads_to_file", "may_run")),
     Seam(_LOOK, "real", ("path",), valid=values.is_path),
     *(
-        Seam("node.places", f"Places.{name}", _SELF_PATH, valid=values.is_path_if_any)
+        Seam("node.places", f"PathTranslator.{name}", _SELF_PATH, valid=values.is_path_if_any)
         for name in ("on_node", "reachable")
     ),
-    Seam("node.places", "Places.seen_here", ("self", "path", "given"), valid=values.is_path_if_any),
+    Seam("node.places", "PathTranslator.seen_here", ("self", "path", "given"), valid=values.is_path_if_any),
     # whom of the node we believe, and its programs
-    Seam("node.owners", "ourselves", valid=values.are_users),
+    Seam("node.owners", "list_trusted_users", valid=values.are_users),
     Seam("node.trust", "is_program", ("root", "path")),
-    Seam("node.trust", "standing", ("pid",)),
+    Seam("node.trust", "find_trust_level", ("pid",)),
     Seam("node.programs", "Programs.find_program", ("self", "name"), valid=values.is_path_if_any),
     Seam("node.programs", "Programs.refusal", ("self", "name")),
     Seam("node.programs", "Programs.run", ("self", "command", "given", "keep"), Hides.TEXT),
@@ -181,34 +181,34 @@ SEAMS: Final = (
     Seam("node.processes", "names", keeps=_engines_processes, valid=values.are_processes),
     Seam("node.processes", "inspect_process", ("pid",), Hides.WORDS),
     Seam("node.processes", "inspect_visible", ("pid",), Hides.WORDS),
-    Seam("node.processes", "lives_on", ("process", "root")),
+    Seam("node.processes", "has_root", ("process", "root")),
     Seam("node.processes", "parent_of", ("process",), valid=values.is_pid_if_any),
     Seam("node.processes", "environment", ("process",), Hides.JSON, keeps=_read_of_environment),
-    Seam("node.descriptors", "bound", ("pid",)),
-    Seam("node.descriptors", "opened", ("process",)),
+    Seam("node.descriptors", "list_bound_sockets", ("pid",)),
+    Seam("node.descriptors", "list_open_files", ("process",)),
     Seam("node.descriptors", "content", ("pid", "name", "limit"), valid=values.is_config),
-    Seam("node.sockets", "speaker", ("root", "path"), Hides.WORDS, again=True),
-    Seam("node.sockets", "refuse_strangers", ("root", "path")),
-    Seam("node.sockets", "listens", ("root", "path")),
-    Seam("node.locks", "holder", ("files", "path"), valid=values.is_pid_if_any),
+    Seam("node.sockets", "find_responding_process", ("root", "path"), Hides.WORDS, again=True),
+    Seam("node.sockets", "refuse_untrusted", ("root", "path")),
+    Seam("node.sockets", "is_listening", ("root", "path")),
+    Seam("node.locks", "find_instance", ("files", "path"), valid=values.is_pid_if_any),
     *(Seam("node.machine", name) for name in ("boot_id", "boot")),
     *(Seam("node.machine", name, valid=values.is_time) for name in ("boot_seconds", "now")),
     Seam("node.machine", "architecture"),
     # the engines, and what they see
     Seam(
-        *("engines.docker.client", "info", ("root", "path"), Hides.JSON),
+        *("engines.docker.client", "query_info", ("root", "path"), Hides.JSON),
         again=True,
         keeps=_read_of_info,
         valid=values.is_dockers,
     ),
-    Seam("engines.common.cri", "status", ("root", "path"), Hides.JSON, again=True),
-    Seam("engines.common.cri", "pods", ("root", "path"), Hides.JSON, again=True),
-    Seam("engines.crio.places", "configuration", ("root", "path"), Hides.TEXT, again=True),
+    Seam("engines.common.cri", "query_status", ("root", "path"), Hides.JSON, again=True),
+    Seam("engines.common.cri", "query_pods", ("root", "path"), Hides.JSON, again=True),
+    Seam("engines.crio.places", "query_configuration", ("root", "path"), Hides.TEXT, again=True),
     Seam("engines.crio.engine", "usual_socket", ("node",)),
     Seam("engines.common.serving", "is_same_socket", ("one", "path", "other", "socket")),
     Seam(_COMMAND_LINE, "place", ("process", "name")),
-    Seam(_COMMAND_LINE, "reads", ("node", "process", "theirs", "ours")),
-    Seam(_COMMAND_LINE, "reads_below", ("node", "process", "folder", "ours")),
+    Seam(_COMMAND_LINE, "is_same_file", ("node", "process", "theirs", "ours")),
+    Seam(_COMMAND_LINE, "is_in_folder", ("node", "process", "folder", "ours")),
     Seam("engines.detect.kubelet", "_listed", ("process", "folder", "ending")),
     Seam(_OWN, "_is_marked"),
     Seam(_OWN, "_is_inits_root_elsewhere"),
@@ -219,24 +219,24 @@ SEAMS: Final = (
     Seam("driver.gpus", "find_gpus", ("node",)),
     Seam("driver.roots", "find_driver", ("node", "toolkit")),
     Seam("driver.roots", "_seen_at", ("node", "toolkit", "place")),
-    Seam("driver.roots", "_described", ("node", "toolkit", "place", "seen_at")),
-    Seam("driver.cdi", "Generator.missing_nodes", _SELF),
-    Seam("driver.cdi", "Generator.specification", ("self", "nodes_to_come"), Hides.TEXT),
+    Seam("driver.roots", "_complete_roots", ("node", "toolkit", "place", "seen_at")),
+    Seam("driver.cdi", "SpecificationGenerator.missing_nodes", _SELF),
+    Seam("driver.cdi", "SpecificationGenerator.specification", ("self", "nodes_to_come"), Hides.TEXT),
     # its illnesses: the findings alone, and not what was read for them
     Seam("reporting.diagnosis", "diagnose", ("node",)),
     # containers, and what needs the toolkit
     Seam("node.idling", "identity", ("path",)),
-    Seam("planning.other_installer", "found", ("node", "install_dir")),
-    Seam("applying.impact", "containers", ("node", "name", "folder")),
-    Seam("applying.gpu_containers", "look", ("node", "folder", "by_default")),
-    Seam("planning.toolkit_users", "holders", ("node", "folder")),
-    Seam("planning.files_naming", "naming", ("node", "folder", "instead")),
+    Seam("planning.other_installer", "find_running", ("node", "install_dir")),
+    Seam("applying.impact", "find_running_containers", ("node", "name", "folder")),
+    Seam("applying.gpu_containers", "find_busy_reasons", ("node", "folder", "by_default")),
+    Seam("planning.toolkit_users", "list_users", ("node", "folder")),
+    Seam("planning.files_naming", "find_naming_files", ("node", "folder", "instead")),
 )
 
 DIGEST: Final = Seam("documents.changes", "sha256")
 """By which contents are compared with what a receipt remembers: of a text without its secrets, too, it is that of the
 text as it was."""
-REST: Final = Seam("node.signals", "rest")
+REST: Final = Seam("node.signals", "sleep")
 MONOTONIC: Final = Seam("node.machine", "monotonic")
 """How time passes while somebody waits for an engine."""
 
@@ -265,7 +265,7 @@ def _of_adapters(method: str) -> Iterator[tuple[EngineName, Seam]]:
         yield row.name, Seam(module.removeprefix("toolkit_installer."), f"{kind}.{method}")
 
 
-Show = Callable[[Node, Settings, Foreseen], object]
+Show = Callable[[Node, Settings, DryRun], object]
 """Makes what `plan` shows, which looks at the node as well."""
 
 
@@ -276,19 +276,19 @@ def observe(node: Node, settings: Settings, show: Show) -> None:
     the capture is to say the same.
     """
     _refuse_starting(node, settings)
-    owners.ourselves()  # asked about symlinks alone, which another payload may have
+    owners.list_trusted_users()  # asked about symlinks alone, which another payload may have
     for each in _asked(settings):
         with contextlib.suppress(InstallerError):
             _look(node, each, show)
     with contextlib.suppress(InstallerError):
-        own_container.refuse(node, settings, own_container.asked_for(settings))
+        own_container.refuse_own_container(node, settings, own_container.list_requested_folders(settings))
         diagnosis.diagnose(node, settings)
 
 
 def _refuse_starting(node: Node, settings: Settings) -> None:
     """Raise ConfigurationError where an engine that somebody stopped would be started by being asked."""
     store = ReceiptStore(node, settings.toolkit.install_dir)
-    why = would_be_started(node, settings, trust.load_if_usable(node, store))
+    why = explain_blocked_queries(node, settings, trust.load_if_usable(node, store))
     if why is not None:
         raise ConfigurationError(f"{why}: nothing is captured", hint="start it, or mask its socket unit")
 
@@ -309,9 +309,9 @@ def _asked(settings: Settings) -> Iterator[Settings]:
 
 def _look(node: Node, settings: Settings, show: Show) -> None:
     """Look at what a plan with these settings asks about. Raises InstallerError where it would be refused."""
-    own_container.refuse(node, settings, own_container.asked_for(settings))
-    holds = dry_run.holder(settings, node)
-    found = dry_run.foresee(settings, node)
+    own_container.refuse_own_container(node, settings, own_container.list_requested_folders(settings))
+    holds = dry_run.find_running_installer(settings, node)
+    found = dry_run.simulate_run(settings, node)
     show(node, settings, msgspec.structs.replace(found, stops=holds or found.stops))
     if found.seen is None:
         return
@@ -326,18 +326,18 @@ def _further(node: Node, settings: Settings, seen: Prepared) -> Iterator[Callabl
     yield partial(prepare.require_places, node, seen.target, seen.plan, unchanged=True)
     yield partial(dry_run.require_recordable, settings, node, store, seen)
     yield ReloadBudget(node.files, settings.pid_file, settings.reload_budget).require_reload
-    yield partial(machine.of_node, node)
+    yield partial(machine.read_time_zone, node)
     for work in seen.plan.engines:
         for file in (*work.inspection.files, *(wanted.file for wanted in work.desired.files)):
             # which of them is changed, and when it was last, may count for another version of the engine alone
             yield partial(node.files.status, file.path)
             yield partial(node.files.missing_folders, posixpath.dirname(file.path))
-        yield partial(impact.of_reload, node, work.name, work.inspection, work.reload, folder)
+        yield partial(impact.find_impact, node, work.name, work.inspection, work.reload, folder)
         if work.inspection.live is not None:
-            adapter = adapter_of(work.name)
+            adapter = get_adapter(work.name)
             yield partial(adapter.stranded, node, work.inspection, (), lambda live: set(live.handlers))
     for by_default in (False, True):
-        yield partial(gpu_containers.look, node, folder, by_default=by_default)
+        yield partial(gpu_containers.find_busy_reasons, node, folder, by_default=by_default)
     yield seen.facts.toolkit.in_use
     changing = {wanted.path for work in seen.plan.engines for wanted in work.desired.files}
     yield partial(seen.facts.toolkit.named, changing)

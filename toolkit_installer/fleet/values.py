@@ -18,12 +18,12 @@ from typing import Any, Final
 
 import msgspec
 
-from toolkit_installer.applying.impact import Running
+from toolkit_installer.applying.impact import RunningContainers
 from toolkit_installer.driver.roots import Driver
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node.processes import Process
-from toolkit_installer.node.programs import Completed
-from toolkit_installer.node.reading import CONFIG_LIMIT, Found, Identity, Metadata
+from toolkit_installer.node.programs import CompletedProgram
+from toolkit_installer.node.reading import CONFIG_LIMIT, FileIdentity, Found, Metadata
 from toolkit_installer.planning.files_naming import Naming
 from toolkit_installer.planning.other_installer import OtherInstaller
 
@@ -290,7 +290,7 @@ def _fault_of(value: Any) -> str | None:
 
 
 def _within(value: Any) -> Iterable[Any]:
-    if isinstance(value, Completed):  # a program may print a NUL
+    if isinstance(value, CompletedProgram):  # a program may print a NUL
         return ()
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.astuple(value)
@@ -318,7 +318,7 @@ def _metadata(value: Metadata) -> bool:
     return 0 <= value.mode <= _MOST_BITS and _users(value.uid, value.gid)
 
 
-def _identity(value: Identity) -> bool:
+def _identity(value: FileIdentity) -> bool:
     return (
         all(0 <= each < _LONG_LONG for each in (value.device, value.inode))
         and 0 <= value.size < _LONG
@@ -338,7 +338,7 @@ def _process(value: Process) -> bool:
     return is_pid(value.pid) and is_time(value.started)
 
 
-def _running(value: Running) -> bool:
+def _running(value: RunningContainers) -> bool:
     return all(each is None or 0 <= each < _WORD for each in (value.total, value.ours))
 
 
@@ -352,12 +352,12 @@ _RULES: Final[Mapping[type, Callable[[Any], bool]]] = {
     float: math.isfinite,
     os.stat_result: _status,
     Metadata: _metadata,
-    Identity: _identity,
+    FileIdentity: _identity,
     Found: lambda value: is_path(value.path) and len(value.content) <= CONFIG_LIMIT,
     Process: _process,
-    Completed: lambda value: -_MOST_SIGNAL <= value.status <= _MOST_STATUS,
+    CompletedProgram: lambda value: -_MOST_SIGNAL <= value.status <= _MOST_STATUS,
     OtherInstaller: lambda value: is_pid(value.pid),
-    Running: _running,
+    RunningContainers: _running,
     Naming: lambda value: 1 <= value.line <= CONFIG_LIMIT,
     Driver: _driver,
 }

@@ -86,7 +86,7 @@ def _uid(bound: Any, name: str) -> str:
 
 _LIMIT = 4 * 1024 * 1024
 """Bytes of a response. etcd stores no object over 1.5 MiB; parsing 16 MiB can need more memory than any pod has."""
-_LONGEST_WORDS = 1024
+_LONGEST_MESSAGE = 1024
 """Characters of an error's message that are kept."""
 _NAMED_IN: Mapping[int, str] = {http.HTTPStatus.OK: "metadata", http.HTTPStatus.NOT_FOUND: "details"}
 """The part of a response that names its object, for an existing and a missing one (apimachinery, NewNotFound)."""
@@ -112,7 +112,7 @@ class UnreadableError(Exception):
     """A file of the service account cannot be read; the text says which, and why."""
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ApiResponse(msgspec.Struct, frozen=True):
     """A response of the API server: an HTTP status with a JSON object; or None, and the reason in words."""
 
     status: int | None
@@ -150,11 +150,11 @@ class ApiServer:
         """Return the namespace of the pod. Raises UnreadableError."""
         return self._read("namespace")
 
-    def review(self, seconds: float) -> Answer:
+    def review(self, seconds: float) -> ApiResponse:
         """Return whom the API server takes this pod for, within `seconds`. Raises Stopped, and nothing else."""
         return self.send("POST", REVIEW_PATH, _REVIEW, seconds)
 
-    def get(self, path: str, seconds: float) -> Answer:
+    def get(self, path: str, seconds: float) -> ApiResponse:
         """Return the API server's response for the object at `path`. Raises Stopped alone."""
         answer = self._ask("GET", path, seconds)
         name = urllib.parse.unquote(path.rpartition("/")[2])
@@ -163,11 +163,11 @@ class ApiServer:
             return msgspec.structs.replace(answer, body={}, words="the answer is about another object")
         return answer
 
-    def send(self, method: str, path: str, body: Mapping[str, Any], seconds: float, kind: str = JSON) -> Answer:
+    def send(self, method: str, path: str, body: Mapping[str, Any], seconds: float, kind: str = JSON) -> ApiResponse:
         """Send `body` with the content type `kind`, and return the API server's response. Raises Stopped alone."""
         return self._ask(method, path, seconds, json.dumps(body).encode(), kind)
 
-    def _ask(self, method: str, path: str, seconds: float, content: bytes | None = None, kind: str = "") -> Answer:
+    def _ask(self, method: str, path: str, seconds: float, content: bytes | None = None, kind: str = "") -> ApiResponse:
         """Return the response to one request.
 
         Proxies, certificates and passwords from the environment or a netrc file are not used: a pod reaches its API
@@ -178,7 +178,7 @@ class ApiServer:
         log.get().debug("The API server was asked", method=method, path=path, status=answer.status)
         return answer
 
-    def _exchange(self, method: str, path: str, seconds: float, content: bytes | None, kind: str) -> Answer:
+    def _exchange(self, method: str, path: str, seconds: float, content: bytes | None, kind: str) -> ApiResponse:
         from http.client import HTTPException  # noqa: PLC0415  # as `prepare`
 
         deadline = time.monotonic() + seconds
@@ -195,10 +195,13 @@ class ApiServer:
                 }
                 connection.request(method, path, content, headers)
                 response = connection.getresponse()
-                date, wait = _date(response.headers.get("Date")), _wait(response.headers.get("Retry-After"))
-                return Answer(response.status, *_body(response, deadline), parse_bearer(token), date, wait)
+                date, wait = (
+                    _parse_date(response.headers.get("Date")),
+                    _parse_retry_after(response.headers.get("Retry-After")),
+                )
+                return ApiResponse(response.status, *_read_body(response, deadline), parse_bearer(token), date, wait)
         except (OSError, HTTPException, UnicodeError, UnreadableError) as error:
-            return Answer(None, words=_short(f"{type(error).__name__}: {error}"))
+            return ApiResponse(None, words=_shorten(f"{type(error).__name__}: {error}"))
 
     def _connection(self) -> HTTPSConnection:
         """Return a connection that is not open yet. Raises UnreadableError."""
@@ -239,17 +242,17 @@ def _name(part: object) -> object:
     return part.get("name") if isinstance(part, Mapping) else None
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     """Return the beginning of a text, in printable form."""
-    return text[:_LONGEST_WORDS].encode(errors="replace").decode()
+    return text[:_LONGEST_MESSAGE].encode(errors="replace").decode()
 
 
-def _wait(text: str | None) -> float:
+def _parse_retry_after(text: str | None) -> float:
     """Return the seconds in a Retry-After header, 0 if it is absent or a date."""
     return float(text) if text is not None and text.isascii() and text.isdigit() else 0.0
 
 
-def _date(text: str | None) -> float | None:
+def _parse_date(text: str | None) -> float | None:
     """Return the time in a Date header (RFC 9110, 6.6.1), None if it is absent or invalid."""
     from email.utils import parsedate_to_datetime  # noqa: PLC0415  # http.client has it imported already
 
@@ -259,7 +262,7 @@ def _date(text: str | None) -> float | None:
         return None
 
 
-def _body(response: HTTPResponse, deadline: float) -> tuple[Mapping[str, Any], str]:
+def _read_body(response: HTTPResponse, deadline: float) -> tuple[Mapping[str, Any], str]:
     """Return the response's JSON object, or {} and why there is none. Raises OSError, HTTPException."""
     if response.headers.get("Content-Encoding", "identity") != "identity":
         return {}, "the answer is compressed, which nobody asked for"
@@ -277,5 +280,7 @@ def _body(response: HTTPResponse, deadline: float) -> tuple[Mapping[str, Any], s
     except (ValueError, RecursionError):
         return {}, "the answer is not JSON"
     return (
-        (body, _short(str(body.get("message", "")))) if isinstance(body, dict) else ({}, "the answer is not an object")
+        (body, _shorten(str(body.get("message", ""))))
+        if isinstance(body, dict)
+        else ({}, "the answer is not an object")
     )

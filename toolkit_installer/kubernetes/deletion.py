@@ -19,7 +19,7 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.errors import NotDeletedError
 from toolkit_installer.kubernetes import verdicts
-from toolkit_installer.kubernetes.client import Answer, ApiServer, UnreadableError
+from toolkit_installer.kubernetes.client import ApiResponse, ApiServer, UnreadableError
 from toolkit_installer.node import signals
 from toolkit_installer.settings import DeletionSettings
 
@@ -40,7 +40,7 @@ _GOOD = (http.HTTPStatus.OK, http.HTTPStatus.ACCEPTED)
 _REFUSALS = (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN)
 
 
-class Found(enum.Enum):
+class DaemonSetStatus(enum.Enum):
     """The DaemonSet's status by one response."""
 
     GONE = enum.auto()
@@ -53,26 +53,28 @@ class Found(enum.Enum):
     UNKNOWN = enum.auto()
 
 
-class Seen(msgspec.Struct, frozen=True):
+class DaemonSetObservation(msgspec.Struct, frozen=True):
     """The DaemonSet's status, and its uid as far as a response has named it."""
 
-    found: Found
+    found: DaemonSetStatus
     uid: str = ""
 
 
-def judged(answer: Answer, uid: str) -> Seen:
+def parse_status(answer: ApiResponse, uid: str) -> DaemonSetObservation:
     """Return the status of the DaemonSet with this uid by one response; an empty uid is unknown. Pure."""
     if verdicts.is_refused(answer, http.HTTPStatus.NOT_FOUND):
-        return Seen(Found.GONE, uid)
+        return DaemonSetObservation(DaemonSetStatus.GONE, uid)
     if any(verdicts.is_refused(answer, each) for each in _REFUSALS):
-        return Seen(Found.REFUSED, uid)
+        return DaemonSetObservation(DaemonSetStatus.REFUSED, uid)
     metadata = answer.body.get("metadata")
     if answer.kind != _KIND or answer.status not in _GOOD or not isinstance(metadata, Mapping):
-        return Seen(Found.UNKNOWN, uid)
+        return DaemonSetObservation(DaemonSetStatus.UNKNOWN, uid)
     found = str(metadata.get("uid", ""))
     if uid not in ("", found):
-        return Seen(Found.ANOTHER, uid)
-    return Seen(Found.GOING if metadata.get("deletionTimestamp") is not None else Found.STAYING, found)
+        return DaemonSetObservation(DaemonSetStatus.ANOTHER, uid)
+    return DaemonSetObservation(
+        DaemonSetStatus.GOING if metadata.get("deletionTimestamp") is not None else DaemonSetStatus.STAYING, found
+    )
 
 
 def delete(settings: DeletionSettings, seconds: float) -> None:
@@ -90,26 +92,26 @@ def delete(settings: DeletionSettings, seconds: float) -> None:
     deadline = time.monotonic() + seconds
     refused_since: float | None = None
     pause = _PAUSE_SECONDS
-    seen = Seen(Found.UNKNOWN)
-    said: Found | None = None
+    seen = DaemonSetObservation(DaemonSetStatus.UNKNOWN)
+    said: DaemonSetStatus | None = None
     while True:
         one = max(_LEAST_SECONDS, min(_ONE_SECONDS, deadline - time.monotonic()))
         # repeated until the deletion is confirmed: a request without a response may not have arrived
-        going = seen.found is Found.GOING
+        going = seen.found is DaemonSetStatus.GOING
         answer = api.get(path, one) if going else api.send("DELETE", path, _OPTIONS, one)
-        seen = judged(answer, seen.uid)
+        seen = parse_status(answer, seen.uid)
         now = time.monotonic()
-        refused_since = (refused_since or now) if seen.found is Found.REFUSED else None
+        refused_since = (refused_since or now) if seen.found is DaemonSetStatus.REFUSED else None
         lasts = refused_since is not None and now >= refused_since + _SETTLING_SECONDS
-        if seen.found is Found.GONE:
-            _say_gone(about, was_there=seen.uid != "")
+        if seen.found is DaemonSetStatus.GONE:
+            _log_gone(about, was_there=seen.uid != "")
             return
-        if seen.found is Found.ANOTHER or lasts or now >= deadline:
-            raise _failure(f"{namespace}/{settings.daemon_set}", seen.found, answer, seconds)
+        if seen.found is DaemonSetStatus.ANOTHER or lasts or now >= deadline:
+            raise _deletion_error(f"{namespace}/{settings.daemon_set}", seen.found, answer, seconds)
         if seen.found is not said:
-            _say(about, seen.found, answer)
+            _log_status(about, seen.found, answer)
             said = seen.found
-        signals.rest(pause)
+        signals.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
@@ -117,8 +119,8 @@ def _quoted(name: str) -> str:
     return urllib.parse.quote(name, safe="")
 
 
-def _say(about: Mapping[str, str], found: Found, answer: Answer) -> None:
-    if found is Found.GOING:
+def _log_status(about: Mapping[str, str], found: DaemonSetStatus, answer: ApiResponse) -> None:
+    if found is DaemonSetStatus.GOING:
         log.get().info(
             "The DaemonSet is being deleted, and its pods give their nodes back: they are waited for",
             key="daemonset-going",
@@ -128,31 +130,31 @@ def _say(about: Mapping[str, str], found: Found, answer: Answer) -> None:
         log.get().warning(
             "The API server does not say that the DaemonSet is being deleted: it is asked again",
             key="daemonset-staying",
-            why=verdicts.said(answer),
+            why=verdicts.describe(answer),
             **about,
         )
 
 
-def _say_gone(about: Mapping[str, str], *, was_there: bool) -> None:
+def _log_gone(about: Mapping[str, str], *, was_there: bool) -> None:
     if was_there:
         log.get().info("The DaemonSet is gone, and so are its pods", key="daemonset-gone", **about)
     else:
         log.get().info("No such DaemonSet exists: nothing is to be deleted", key="no-daemonset", **about)
 
 
-def _failure(place: str, found: Found, answer: Answer, seconds: float) -> NotDeletedError:
+def _deletion_error(place: str, found: DaemonSetStatus, answer: ApiResponse, seconds: float) -> NotDeletedError:
     """Return the error for a deletion that has failed or timed out. Pure."""
-    if found is Found.ANOTHER:
+    if found is DaemonSetStatus.ANOTHER:
         return NotDeletedError(
             f"the DaemonSet {place} was deleted, and another one by its name has come",
             hint="whatever else manages it, such as a GitOps tool, has to leave it alone first",
         )
-    if found is Found.REFUSED:
+    if found is DaemonSetStatus.REFUSED:
         return NotDeletedError(
-            f"the API server does not let this pod delete the DaemonSet {place}: {verdicts.said(answer)}",
+            f"the API server does not let this pod delete the DaemonSet {place}: {verdicts.describe(answer)}",
             hint="its ServiceAccount needs get and delete on this DaemonSet",
         )
-    if found is Found.GOING:
+    if found is DaemonSetStatus.GOING:
         namespace = place.partition("/")[0]
         return NotDeletedError(
             f"the DaemonSet {place} is being deleted, and is still there after {seconds:g} s",
@@ -160,6 +162,7 @@ def _failure(place: str, found: Found, answer: Answer, seconds: float) -> NotDel
             "ends when the node is back, or once the Node is deleted",
         )
     return NotDeletedError(
-        f"after {seconds:g} s the API server has not said that the DaemonSet {place} is gone: {verdicts.said(answer)}",
+        f"after {seconds:g} s the API server has not said that the DaemonSet {place} is gone: "
+        f"{verdicts.describe(answer)}",
         hint="the DaemonSet may be there still; try again once the API server answers",
     )

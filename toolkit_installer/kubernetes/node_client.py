@@ -11,20 +11,20 @@ from typing import Any, Literal, TypeVar
 import msgspec
 
 from toolkit_installer.kubernetes import client, node_state
-from toolkit_installer.kubernetes.client import APPLY, JSON, MERGE, Answer, ApiServer, UnreadableError
-from toolkit_installer.kubernetes.node_state import Told
+from toolkit_installer.kubernetes.client import APPLY, JSON, MERGE, ApiResponse, ApiServer, UnreadableError
+from toolkit_installer.kubernetes.node_state import ReportedEvent
 from toolkit_installer.settings import ReportSettings
 
 NODE, DAEMON_SET = "Node", "DaemonSet"
 """Kinds of objects that events may be about."""
 _LEAST_SECONDS = 0.5
-_GOOD = 2
+_SUCCESS_CLASS = 2
 """The first digit of a status of success."""
-_NEVER = (http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.UNPROCESSABLE_ENTITY, http.HTTPStatus.NOT_FOUND)
+_FINAL_STATUSES = (http.HTTPStatus.BAD_REQUEST, http.HTTPStatus.UNPROCESSABLE_ENTITY, http.HTTPStatus.NOT_FOUND)
 """Statuses for an event that is invalid, or whose namespace is gone: a retry would get them again."""
 
 
-_THERE = "AlreadyExists"
+_ALREADY_EXISTS = "AlreadyExists"
 """The reason of a 409 for an object to be created (apimachinery, StatusReasonAlreadyExists)."""
 
 
@@ -82,7 +82,7 @@ class _DaemonSet(msgspec.Struct):
 _Parsed = TypeVar("_Parsed", _Node, _DaemonSet)
 
 
-class UntoldError(Exception):
+class ReportError(Exception):
     """The API server did not accept a report; the text says which, and why.
 
     `status`: the response's, None if there was none. `wait`: the seconds that the API server asked for.
@@ -147,14 +147,14 @@ class NodeClient:
         try:
             namespace = urllib.parse.quote(self._api.namespace(), safe="")
         except UnreadableError as error:
-            raise UntoldError(str(error)) from error
+            raise ReportError(str(error)) from error
         name = urllib.parse.quote(self._settings.daemon_set or "", safe="")
         path = f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}"
         found = self._good(self._api.get(path, self._seconds()), "the DaemonSet").body
         _parse(found, _DaemonSet, "the DaemonSet")
         return found
 
-    def write(self, event: Told, *, now: str) -> Told:
+    def write(self, event: ReportedEvent, *, now: str) -> ReportedEvent:
         """Create an event, or count it once more; an expired event is created anew.
 
         `now` is a time of RFC 3339. Returns the event as the API server has it. Raises RefusedEventError.
@@ -171,11 +171,11 @@ class NodeClient:
         body = node_state.body(event, involved, node=self._settings.node, now=now)
         return self._taken(event, self._api.send("POST", place, body, self._seconds(), JSON))
 
-    def _taken(self, event: Told, answer: Answer) -> Told:
-        if answer.status == http.HTTPStatus.CONFLICT and answer.body.get("reason") == _THERE:
+    def _taken(self, event: ReportedEvent, answer: ApiResponse) -> ReportedEvent:
+        if answer.status == http.HTTPStatus.CONFLICT and answer.body.get("reason") == _ALREADY_EXISTS:
             return event  # it was written before, and the response was lost
-        if answer.status in _NEVER:
-            raise RefusedEventError(_words(answer))
+        if answer.status in _FINAL_STATUSES:
+            raise RefusedEventError(_describe(answer))
         self._good(answer, "an event")
         return event
 
@@ -185,23 +185,23 @@ class NodeClient:
             return {"apiVersion": "v1", "kind": NODE, "name": self._settings.node, "uid": self._settings.node}
         try:
             metadata = self.daemon_set()["metadata"]
-        except UntoldError as error:
+        except ReportError as error:
             if error.status == http.HTTPStatus.NOT_FOUND:
                 raise RefusedEventError(str(error)) from error  # it is gone, and its events have no readers
             raise
         names = {key: metadata[key] for key in ("name", "namespace", "uid")}
         return {"apiVersion": "apps/v1", "kind": DAEMON_SET, **names}
 
-    def _node(self, answer: Answer, what: str) -> Mapping[str, Any]:
+    def _node(self, answer: ApiResponse, what: str) -> Mapping[str, Any]:
         """Return the Node in a response to a read or a change."""
         found = self._good(answer, what).body
         if _parse(found, _Node, "the Node").metadata.name != self._settings.node:
-            raise UntoldError("the Node: the answer is about another one")
+            raise ReportError("the Node: the answer is about another one")
         return found
 
-    def _good(self, answer: Answer, what: str) -> Answer:
-        if answer.status is None or answer.status // 100 != _GOOD:
-            raise UntoldError(f"{what}: {_words(answer)}", answer.status, answer.wait)
+    def _good(self, answer: ApiResponse, what: str) -> ApiResponse:
+        if answer.status is None or answer.status // 100 != _SUCCESS_CLASS:
+            raise ReportError(f"{what}: {_describe(answer)}", answer.status, answer.wait)
         return answer
 
     def _seconds(self) -> float:
@@ -217,10 +217,10 @@ def _parse(body: Mapping[str, Any], kind: type[_Parsed], what: str) -> _Parsed:
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:
-        raise UntoldError(f"{what} is not as Kubernetes has it: {error}") from error
+        raise ReportError(f"{what} is not as Kubernetes has it: {error}") from error
 
 
-def _words(answer: Answer) -> str:
+def _describe(answer: ApiResponse) -> str:
     """Return the API server's response in words."""
     said = f"HTTP {answer.status}" if answer.status is not None else "no answer"
     return f"{said}: {answer.words}" if answer.words else said

@@ -31,19 +31,19 @@ READY_IN = "toolkit-installer/ready-in-boot"
 Object = Mapping[str, Any]
 
 
-def is_there(node: Object, taint: Taint) -> bool:
+def has_taint(node: Object, taint: Taint) -> bool:
     """Return whether the node has the taint; the taint's value does not count."""
-    return any(_is(each, taint) for each in _of(node))
+    return any(_is_taint(each, taint) for each in _taints_of(node))
 
 
-def boot_of(node: Object) -> str | None:
+def ready_boot(node: Object) -> str | None:
     """Return the boot in which the node was reported ready, None if it was not."""
     annotations = node.get("metadata", {}).get("annotations") or {}
     boot = annotations.get(READY_IN)
     return boot if isinstance(boot, str) else None
 
 
-def change(node: Object, taint: Taint, *, there: bool, boot: str | None) -> dict[str, Any] | None:
+def build_taint_patch(node: Object, taint: Taint, *, there: bool, boot: str | None) -> dict[str, Any] | None:
     """Return the merge patch (RFC 7386) that adds or removes the taint, and sets `boot` as the node's annotation.
 
     None: nothing has to change. The patch names the node's resource version that it was computed from, so that the API
@@ -51,10 +51,10 @@ def change(node: Object, taint: Taint, *, there: bool, boot: str | None) -> dict
     """
     metadata: dict[str, Any] = {}
     body: dict[str, Any] = {"metadata": metadata}
-    if is_there(node, taint) is not there:
-        others = [each for each in _of(node) if not _is(each, taint)]
+    if has_taint(node, taint) is not there:
+        others = [each for each in _taints_of(node) if not _is_taint(each, taint)]
         body["spec"] = {"taints": [*others, *([_body(taint)] if there else [])] or None}
-    if boot_of(node) != boot:
+    if ready_boot(node) != boot:
         metadata["annotations"] = {READY_IN: boot}
     if not metadata and "spec" not in body:
         return None
@@ -62,11 +62,11 @@ def change(node: Object, taint: Taint, *, there: bool, boot: str | None) -> dict
     return body
 
 
-def _of(node: Object) -> list[Object]:
+def _taints_of(node: Object) -> list[Object]:
     return list(node.get("spec", {}).get("taints") or ())
 
 
-def _is(found: Object, taint: Taint) -> bool:
+def _is_taint(found: Object, taint: Taint) -> bool:
     return (found.get("key"), found.get("effect")) == (taint.key, taint.effect)
 
 
@@ -117,13 +117,13 @@ _OF_EXIT_CODES: Mapping[ExitCode, Reason] = {
 }
 
 
-def of_error(error: InstallerError, *, rolled_back: bool) -> NodeState:
+def state_of_error(error: InstallerError, *, rolled_back: bool) -> NodeState:
     """Return the state of a node after a failed change; `rolled_back`: it was begun, and rolled back."""
     otherwise = Reason.ROLLED_BACK if rolled_back else Reason.REFUSED
     return NodeState(_OF_EXIT_CODES.get(error.exit_code, otherwise), str(error))
 
 
-def shortened(text: str) -> str:
+def shorten(text: str) -> str:
     """Return a message cut to the limit of conditions and events, 1,024 bytes (core/v1, events)."""
     content = text.encode(errors="replace")
     return (
@@ -139,7 +139,7 @@ def condition(kind: str, state: NodeState, *, now: str, since: str) -> dict[str,
         "type": kind,
         "status": _status(state),
         "reason": str(state.reason),
-        "message": shortened(state.message),
+        "message": shorten(state.message),
         "lastHeartbeatTime": now,
         "lastTransitionTime": since,
     }
@@ -158,18 +158,18 @@ def found_condition(node: Mapping[str, Any], kind: str) -> Mapping[str, Any] | N
     return next((each for each in conditions if each.get("type") == kind), None)
 
 
-def says(found: Mapping[str, Any] | None, state: NodeState) -> bool:
+def matches_state(found: Mapping[str, Any] | None, state: NodeState) -> bool:
     """Return whether a node's condition matches the state already."""
-    wanted = (_status(state), str(state.reason), shortened(state.message))
+    wanted = (_status(state), str(state.reason), shorten(state.message))
     return found is not None and tuple(found.get(key, "") for key in ("status", "reason", "message")) == wanted
 
 
-def with_conditions(node: str, *conditions: Mapping[str, str]) -> dict[str, Any]:
+def conditions_body(node: str, *conditions: Mapping[str, str]) -> dict[str, Any]:
     """Return the body to apply to the node's status, with our conditions, or none."""
     return {**_named(node), "status": {"conditions": list(conditions)} if conditions else {}}
 
 
-def with_labels(node: str, labels: Mapping[str, str]) -> dict[str, Any]:
+def labels_body(node: str, labels: Mapping[str, str]) -> dict[str, Any]:
     """Return the body to apply to the node, with our labels, or none."""
     found = _named(node)
     return {**found, "metadata": {**found["metadata"], **({"labels": dict(labels)} if labels else {})}}
@@ -178,10 +178,10 @@ def with_labels(node: str, labels: Mapping[str, str]) -> dict[str, Any]:
 def labels(*, version: str, engines: tuple[str, ...], payload: str | None) -> dict[str, str]:
     """Return the node's labels: the installer's version, the payload, and the engines."""
     found = {"version": version, "engine": "_".join(engines), "payload": payload or ""}
-    return {f"{LABELS}{name}": label(text) for name, text in found.items() if label(text)}
+    return {f"{LABELS}{name}": label_value(text) for name, text in found.items() if label_value(text)}
 
 
-def label(text: str) -> str:
+def label_value(text: str) -> str:
     """Return the text as a label's value: at most 63 letters, digits, '.', '_', '-', the first and last no sign."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:_LONGEST_LABEL].strip("._-")
 
@@ -200,12 +200,12 @@ MOST_A_MINUTE = 6
 _MINUTE = 60.0
 _SAME_SECONDS = 600.0
 _MOST_ALIKE = 10
-_MOST_REMEMBERED = 50
-_MOST_WAITING = 20
+_MOST_SAVED = 50
+_MOST_PENDING = 20
 _COMBINED = "(combined from similar events): "
 
 
-class Happening(msgspec.Struct, frozen=True):
+class EventContent(msgspec.Struct, frozen=True):
     """A fact that is worth an event. `about` is the object's kind: Node or DaemonSet."""
 
     about: str
@@ -225,10 +225,10 @@ class Happening(msgspec.Struct, frozen=True):
         return f"{involved}.{self.heard_at:x}"
 
 
-class Told(msgspec.Struct, frozen=True):
+class ReportedEvent(msgspec.Struct, frozen=True):
     """An event that the API server has."""
 
-    happening: Happening
+    happening: EventContent
     name: str
     count: int
     first: float
@@ -236,36 +236,36 @@ class Told(msgspec.Struct, frozen=True):
     """Seconds since 1970."""
 
 
-class Ledger(msgspec.Struct, frozen=True):
+class EventLedger(msgspec.Struct, frozen=True):
     """Events that were reported, and events that are pending."""
 
-    told: tuple[Told, ...] = ()
-    waiting: tuple[Happening, ...] = ()
+    told: tuple[ReportedEvent, ...] = ()
+    waiting: tuple[EventContent, ...] = ()
     spent: tuple[float, ...] = ()
     """When the recent events were written, in seconds since 1970."""
 
 
-def heard(ledger: Ledger, happening: Happening) -> Ledger:
+def add_pending(ledger: EventLedger, happening: EventContent) -> EventLedger:
     """Return the ledger with one more pending event; the oldest is dropped if too many are pending."""
-    happening = msgspec.structs.replace(happening, message=shortened(happening.message))
-    if any(_what(each) == _what(happening) for each in ledger.waiting):
+    happening = msgspec.structs.replace(happening, message=shorten(happening.message))
+    if any(_identity(each) == _identity(happening) for each in ledger.waiting):
         return ledger
-    return msgspec.structs.replace(ledger, waiting=(*ledger.waiting, happening)[-_MOST_WAITING:])
+    return msgspec.structs.replace(ledger, waiting=(*ledger.waiting, happening)[-_MOST_PENDING:])
 
 
-def due(ledger: Ledger, now: float, refused: Collection[str] = ()) -> Told | None:
+def next_event(ledger: EventLedger, now: float, refused: Collection[str] = ()) -> ReportedEvent | None:
     """Return the event to write next, None if none is pending or the limit per minute is reached.
 
     A count over one means that it was written before. Events about a kind in `refused` stay pending.
     """
     happening = _next(ledger, refused)
-    if happening is None or len(_of_late(ledger.spent, now)) >= MOST_A_MINUTE:
+    if happening is None or len(_within_a_minute(ledger.spent, now)) >= MOST_A_MINUTE:
         return None
     recent = [each for each in ledger.told if abs(now - each.last) < _SAME_SECONDS]
-    alike = [each for each in recent if _kin(each.happening) == _kin(happening)]
+    alike = [each for each in recent if _combining_key(each.happening) == _combining_key(happening)]
     same = next((each for each in alike if each.happening.message == happening.message), None)
     if same is None and len(alike) >= _MOST_ALIKE:
-        combined = msgspec.structs.replace(happening, message=shortened(f"{_COMBINED}{happening.message}"))
+        combined = msgspec.structs.replace(happening, message=shorten(f"{_COMBINED}{happening.message}"))
         same = next((each for each in alike if each.happening.message.startswith(_COMBINED)), None)
         if same is not None:
             same = msgspec.structs.replace(same, happening=combined)
@@ -274,24 +274,24 @@ def due(ledger: Ledger, now: float, refused: Collection[str] = ()) -> Told | Non
         # an expired event is created anew, under a new name
         again = msgspec.structs.replace(same.happening, heard_at=happening.heard_at)
         return msgspec.structs.replace(same, happening=again, count=same.count + 1, last=now)
-    return Told(happening, "", 1, now, now)
+    return ReportedEvent(happening, "", 1, now, now)
 
 
-def wrote(ledger: Ledger, event: Told, now: float, refused: Collection[str] = ()) -> Ledger:
+def record_written(ledger: EventLedger, event: ReportedEvent, now: float, refused: Collection[str] = ()) -> EventLedger:
     """Return the ledger after its next event was written."""
-    ledger = dropped(ledger, refused)
+    ledger = drop_next(ledger, refused)
     others = tuple(each for each in ledger.told if each.name != event.name)
-    told = (*others, event)[-_MOST_REMEMBERED:]
-    return msgspec.structs.replace(ledger, told=told, spent=(*_of_late(ledger.spent, now), now))
+    told = (*others, event)[-_MOST_SAVED:]
+    return msgspec.structs.replace(ledger, told=told, spent=(*_within_a_minute(ledger.spent, now), now))
 
 
-def dropped(ledger: Ledger, refused: Collection[str] = ()) -> Ledger:
+def drop_next(ledger: EventLedger, refused: Collection[str] = ()) -> EventLedger:
     """Return the ledger without its next event, which the API server will never accept."""
     happening = _next(ledger, refused)
     return msgspec.structs.replace(ledger, waiting=tuple(each for each in ledger.waiting if each is not happening))
 
 
-def body(event: Told, involved: dict[str, str], *, node: str, now: str) -> dict[str, Any]:
+def body(event: ReportedEvent, involved: dict[str, str], *, node: str, now: str) -> dict[str, Any]:
     """Return the event object to create. `involved` is the object that it is about, `now` a time of RFC 3339."""
     namespace = involved.get("namespace", NODES_NAMESPACE)
     return {
@@ -309,30 +309,30 @@ def body(event: Told, involved: dict[str, str], *, node: str, now: str) -> dict[
     }
 
 
-def again(event: Told, *, last: str) -> dict[str, Any]:
+def again(event: ReportedEvent, *, last: str) -> dict[str, Any]:
     """Return the merge patch that counts an event once more."""
     return {"message": event.happening.message, "count": event.count, "lastTimestamp": last}
 
 
-def _next(ledger: Ledger, refused: Collection[str]) -> Happening | None:
+def _next(ledger: EventLedger, refused: Collection[str]) -> EventContent | None:
     return next((each for each in ledger.waiting if each.about not in refused), None)
 
 
-def _what(happening: Happening) -> tuple[str, str, str, bool]:
+def _identity(happening: EventContent) -> tuple[str, str, str, bool]:
     """Return the fields that make two happenings the same, without their times."""
     return happening.about, happening.reason, happening.message, happening.warning
 
 
-def _kin(happening: Happening) -> tuple[str, str, bool]:
+def _combining_key(happening: EventContent) -> tuple[str, str, bool]:
     """Return the fields that two events share if they may be combined into one."""
     return happening.about, happening.reason, happening.warning
 
 
-def _of_late(spent: tuple[float, ...], now: float) -> tuple[float, ...]:
+def _within_a_minute(spent: tuple[float, ...], now: float) -> tuple[float, ...]:
     return tuple(each for each in spent if abs(now - each) < _MINUTE)
 
 
-class ReportMemory(msgspec.Struct, frozen=True):
+class SavedReports(msgspec.Struct, frozen=True):
     """State of the reports to the API server, and the pending ones."""
 
     condition: NodeState | None = None
@@ -346,6 +346,6 @@ class ReportMemory(msgspec.Struct, frozen=True):
     failed: NodeState | None = None
     """Why the node could not be brought to its desired state, until it is ready."""
     labels: tuple[tuple[str, str], ...] | None = None
-    ledger: Ledger = Ledger()
+    ledger: EventLedger = EventLedger()
     failure: str = ""
     """Why a report failed, as logged; empty: nothing is pending."""

@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from toolkit_installer.kubernetes.client import Answer
+from toolkit_installer.kubernetes.client import ApiResponse
 
 Object: TypeAlias = Mapping[str, Any]
 
@@ -171,7 +171,7 @@ def _text(parent: Object, key: str) -> str:
     return value
 
 
-class Standing(msgspec.Struct, frozen=True):
+class CleanupState(msgspec.Struct, frozen=True):
     """What a run knows of itself and of the DaemonSet; saved while the run is asleep."""
 
     bare: bool = False
@@ -189,11 +189,11 @@ class Standing(msgspec.Struct, frozen=True):
 _REFUSALS = (http.HTTPStatus.UNAUTHORIZED, http.HTTPStatus.FORBIDDEN)
 DEFINITE = (*_REFUSALS, http.HTTPStatus.OK, http.HTTPStatus.NOT_FOUND)
 """Statuses of a healthy API server; any other status is a failure that may pass."""
-_ERROR = "Status"
+_ERROR_KIND = "Status"
 """The kind of the API server's own error responses; a response of a proxy before it proves nothing."""
 
 
-class Asked(enum.StrEnum):
+class QueriedObject(enum.StrEnum):
     """The three objects that are queried."""
 
     DAEMON_SET = "DaemonSet"
@@ -221,23 +221,23 @@ class Finding(msgspec.Struct, frozen=True):
 # --- the verdict of the responses ---
 
 
-def judge(answers: Mapping[Asked, Answer], *, namespace: bool = False) -> Finding:
+def judge(answers: Mapping[QueriedObject, ApiResponse], *, namespace: bool = False) -> Finding:
     """Return the verdict of the responses. `namespace`: the namespace could be read before.
 
     Only a definite response of the API server counts as unwanted: a timeout, a failure, or a response that cannot be
     parsed is no reason to reload an engine.
     """
     for asked, answer in answers.items():
-        if gone := _gone(asked, answer):
+        if gone := _deletion_reason(asked, answer):
             return Finding(Verdict.UNWANTED, gone)
     for verdict in (Verdict.STRANGER, Verdict.FORBIDDEN, Verdict.UNKNOWN):
         for asked, answer in answers.items():
-            if _alone(asked, answer, namespace=namespace) is verdict:
-                return Finding(verdict, f"the {asked}: {said(answer)}")
-    if not {Asked.DAEMON_SET, Asked.NODE} <= set(answers):
+            if _judge_one(asked, answer, namespace=namespace) is verdict:
+                return Finding(verdict, f"the {asked}: {describe(answer)}")
+    if not {QueriedObject.DAEMON_SET, QueriedObject.NODE} <= set(answers):
         return Finding(Verdict.UNKNOWN, "not all was asked for")
     try:
-        refusal = scheduling_obstacle(answers[Asked.DAEMON_SET].body, answers[Asked.NODE].body)
+        refusal = scheduling_obstacle(answers[QueriedObject.DAEMON_SET].body, answers[QueriedObject.NODE].body)
     except UnclearError as error:
         return Finding(Verdict.UNKNOWN, f"the DaemonSet is not understood: {error}")
     if refusal is not None:
@@ -245,9 +245,9 @@ def judge(answers: Mapping[Asked, Answer], *, namespace: bool = False) -> Findin
     return Finding(Verdict.WANTED, "the DaemonSet is there and wants the node")
 
 
-def _alone(asked: Asked, answer: Answer, *, namespace: bool) -> Verdict:
+def _judge_one(asked: QueriedObject, answer: ApiResponse, *, namespace: bool) -> Verdict:
     """Return the verdict of one response alone, if it does not say that the object is gone."""
-    if is_told(asked, answer):
+    if is_queried_object(asked, answer):
         return Verdict.WANTED
     if is_refused(answer, http.HTTPStatus.UNAUTHORIZED):
         return Verdict.STRANGER
@@ -255,20 +255,20 @@ def _alone(asked: Asked, answer: Answer, *, namespace: bool) -> Verdict:
         return Verdict.UNKNOWN
     # many ServiceAccounts may not read the namespace: the other two objects suffice. If it could be read before, the
     # permission may have been deleted since the query for the DaemonSet, together with the namespace.
-    return Verdict.WANTED if asked is Asked.NAMESPACE and not namespace else Verdict.FORBIDDEN
+    return Verdict.WANTED if asked is QueriedObject.NAMESPACE and not namespace else Verdict.FORBIDDEN
 
 
-def is_told(asked: Asked, answer: Answer) -> bool:
+def is_queried_object(asked: QueriedObject, answer: ApiResponse) -> bool:
     """Return whether the response is the queried object."""
     return answer.status == http.HTTPStatus.OK and answer.kind == asked
 
 
-def is_refused(answer: Answer, status: http.HTTPStatus) -> bool:
+def is_refused(answer: ApiResponse, status: http.HTTPStatus) -> bool:
     """Return whether the API server itself refuses with this status."""
-    return answer.status == status and answer.kind == _ERROR
+    return answer.status == status and answer.kind == _ERROR_KIND
 
 
-def accepted(answers: Collection[Answer]) -> frozenset[str]:
+def accepted_identities(answers: Collection[ApiResponse]) -> frozenset[str]:
     """Return the identities that the API server accepted: those with a response of its own other than 401."""
     return frozenset(
         answer.bearer.identity
@@ -282,16 +282,16 @@ def accepted(answers: Collection[Answer]) -> frozenset[str]:
     )
 
 
-def _gone(asked: Asked, answer: Answer) -> str:
+def _deletion_reason(asked: QueriedObject, answer: ApiResponse) -> str:
     """Return in words that the object is or is being deleted; an empty text if not, or if unknown."""
     metadata = answer.body.get("metadata")
     going = isinstance(metadata, Mapping) and metadata.get("deletionTimestamp") is not None
-    if is_told(asked, answer) and going and asked is not Asked.NODE:
+    if is_queried_object(asked, answer) and going and asked is not QueriedObject.NODE:
         return f"the {asked} is being deleted"
     return f"the {asked} does not exist" if is_refused(answer, http.HTTPStatus.NOT_FOUND) else ""
 
 
-def said(answer: Answer) -> str:
+def describe(answer: ApiResponse) -> str:
     """Return a response in words."""
     if answer.status is None:
         return f"no answer, {answer.words}"
@@ -310,7 +310,7 @@ def must_hold(verdict: Verdict, *, bare: bool) -> bool:
     return verdict is Verdict.UNWANTED or (bare and verdict in (Verdict.STRANGER, Verdict.FORBIDDEN))
 
 
-def must_revert(verdict: Verdict, standing: Standing, *, deleted: bool) -> bool:
+def must_revert(verdict: Verdict, standing: CleanupState, *, deleted: bool) -> bool:
     """Return whether a run that is told to stop reverts the installation.
 
     `deleted`: the verdict is 401, and that is known to mean a deletion (no doubt was found, and it has lasted).
@@ -322,7 +322,7 @@ def must_revert(verdict: Verdict, standing: Standing, *, deleted: bool) -> bool:
     return standing.bare and not standing.held and not standing.wanted  # this run installed it, and was told nothing
 
 
-def doubt(refused: Answer, review: Answer, known: Collection[str], clock: float) -> str:
+def find_doubt(refused: ApiResponse, review: ApiResponse, known: Collection[str], clock: float) -> str:
     """Return why a 401 does not mean a deletion; an empty text if it means one, provided that it lasts.
 
     `refused` is the 401 response, `review` the API server's next response to the SelfSubjectReview; `known` are the
@@ -330,7 +330,7 @@ def doubt(refused: Answer, review: Answer, known: Collection[str], clock: float)
     its responses, counts as well: a token that has expired on either clock is expired.
     """
     if not is_refused(review, http.HTTPStatus.UNAUTHORIZED):
-        return f"asked for whom it takes this pod, the API server says: {said(review)}"
+        return f"asked for whom it takes this pod, the API server says: {describe(review)}"
     for answer in (refused, review):
         if answer.bearer is None:
             return "the token does not say whose it is"

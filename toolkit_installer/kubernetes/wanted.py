@@ -16,8 +16,8 @@ import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.kubernetes import verdicts
-from toolkit_installer.kubernetes.client import Answer, ApiServer, UnreadableError
-from toolkit_installer.kubernetes.verdicts import Asked, Finding, Standing, Verdict
+from toolkit_installer.kubernetes.client import ApiResponse, ApiServer, UnreadableError
+from toolkit_installer.kubernetes.verdicts import CleanupState, Finding, QueriedObject, Verdict
 from toolkit_installer.node import signals
 from toolkit_installer.settings import ClusterSettings
 
@@ -38,17 +38,17 @@ _LEAST_SECONDS = 1.0
 _PAUSE_SECONDS = 0.5
 _LONGEST_PAUSE_SECONDS = 4.0
 _STAYS = "the node stays configured"
-_TAKEN_BACK = "what this run installed is taken back"
+_REVERTED = "what this run installed is taken back"
 _HINT = "the ServiceAccount needs get on this DaemonSet, on this namespace and on nodes"
 
 
-class Question:
+class DaemonSetQuery:
     """The query at the start, until it is answered, and at the end; `standing` is to be saved in between."""
 
     def __init__(self, cluster: ClusterSettings) -> None:
         self._cluster = cluster
         self._api = ApiServer(cluster.host, cluster.port, cluster.service_account)
-        self.standing = Standing()
+        self.standing = CleanupState()
 
     def ask_at_start(self, *, bare: bool) -> None:
         """Query whether the node may be changed, and log what a cleanup would do now. Raises Stopped.
@@ -75,7 +75,7 @@ class Question:
         else:
             log.get().debug("The API server still does not say that the DaemonSet wants this node", why=found.why)
 
-    def _asked(self) -> tuple[dict[Asked, Answer], Finding]:
+    def _asked(self) -> tuple[dict[QueriedObject, ApiResponse], Finding]:
         """Query for a short time, and save a verdict of wanted."""
         answers = self._round(time.monotonic() + _START_SECONDS, patient=True)
         found = self._judged(answers)
@@ -83,7 +83,7 @@ class Question:
             self.standing = msgspec.structs.replace(self.standing, wanted=True, held=False)
         return answers, found
 
-    def _say(self, answers: Mapping[Asked, Answer], found: Finding) -> None:
+    def _say(self, answers: Mapping[QueriedObject, ApiResponse], found: Finding) -> None:
         about = {"daemonset": self._cluster.daemon_set, "node": self._cluster.node, "why": found.why}
         if found.verdict is Verdict.WANTED:
             log.get().info("The DaemonSet wants this node: it is cleaned up once that changes", key="wanted", **about)
@@ -102,12 +102,12 @@ class Question:
         else:
             log.get().warning(
                 "The API server does not say whether the DaemonSet wants this node: it is asked again, and if this run "
-                f"is told to stop before it has said so, {_TAKEN_BACK if self.standing.bare else _STAYS}",
+                f"is told to stop before it has said so, {_REVERTED if self.standing.bare else _STAYS}",
                 key="wanted-unknown",
                 hint=_HINT,
                 **about,
             )
-        if Asked.NAMESPACE in answers and answers[Asked.NAMESPACE].status == http.HTTPStatus.FORBIDDEN:
+        if QueriedObject.NAMESPACE in answers and answers[QueriedObject.NAMESPACE].status == http.HTTPStatus.FORBIDDEN:
             log.get().warning(
                 "The namespace cannot be looked at: when it is deleted as a whole, nodes may stay configured",
                 key="namespace-unreadable",
@@ -127,7 +127,7 @@ class Question:
             log.get().info("The pod's identity was deleted, and the DaemonSet with it", key="identity-deleted", **about)
         elif back:
             log.get().warning(
-                f"The API server never said to this run that the DaemonSet wants this node: {_TAKEN_BACK}",
+                f"The API server never said to this run that the DaemonSet wants this node: {_REVERTED}",
                 key="never-wanted",
                 **about,
             )
@@ -151,7 +151,7 @@ class Question:
             answers = self._round(max(enough, time.monotonic() + _LEAST_SECONDS), patient=False)
             found = self._judged(answers)
             now = time.monotonic()
-            if verdicts.accepted(answers.values()):
+            if verdicts.accepted_identities(answers.values()):
                 since = None  # also in a round that another response leaves without a verdict
             if found.verdict is Verdict.STRANGER:
                 refused = next(
@@ -159,7 +159,7 @@ class Question:
                 )
                 review = self._api.review(_ONE_SECONDS)  # for whom does the API server take this pod?
                 self._remember(review)
-                doubt = verdicts.doubt(refused, review, self.standing.accepted, time.time())
+                doubt = verdicts.find_doubt(refused, review, self.standing.accepted, time.time())
                 found = msgspec.structs.replace(found, why=f"{found.why}; {doubt}" if doubt else found.why)
                 since = None if doubt else since or now
             elif found.verdict is not Verdict.UNKNOWN:  # no response for a while reverts nothing
@@ -171,54 +171,56 @@ class Question:
             if now >= began + (_SETTLING_SECONDS if since is None else _LEAVE_SECONDS):
                 return found, False
             log.get().debug("Asking the API server again", said=found.why)
-            signals.rest(pause)
+            signals.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
-    def _round(self, deadline: float, *, patient: bool) -> dict[Asked, Answer]:
+    def _round(self, deadline: float, *, patient: bool) -> dict[QueriedObject, ApiResponse]:
         """Return the responses of one round.
 
         With `patient`, a query without a definite response is repeated until the deadline. The DaemonSet comes first:
         if it is gone or the server is silent, the other objects are not queried.
         """
-        answers: dict[Asked, Answer] = {}
-        for asked in Asked:
+        answers: dict[QueriedObject, ApiResponse] = {}
+        for asked in QueriedObject:
             answer = self._one(asked, deadline, patient=patient)
             answers[asked] = answer
             self._remember(answer)
-            if asked is Asked.DAEMON_SET and not verdicts.is_told(asked, answer):
+            if asked is QueriedObject.DAEMON_SET and not verdicts.is_queried_object(asked, answer):
                 break
         return answers
 
-    def _judged(self, answers: Mapping[Asked, Answer]) -> Finding:
+    def _judged(self, answers: Mapping[QueriedObject, ApiResponse]) -> Finding:
         """Return the verdict of the responses, and save whether the namespace could be read."""
         found = verdicts.judge(answers, namespace=self.standing.namespace)
-        if Asked.NAMESPACE in answers and verdicts.is_told(Asked.NAMESPACE, answers[Asked.NAMESPACE]):
+        if QueriedObject.NAMESPACE in answers and verdicts.is_queried_object(
+            QueriedObject.NAMESPACE, answers[QueriedObject.NAMESPACE]
+        ):
             self.standing = msgspec.structs.replace(self.standing, namespace=True)
         return found
 
-    def _remember(self, answer: Answer) -> None:
-        known = frozenset(self.standing.accepted) | verdicts.accepted([answer])
+    def _remember(self, answer: ApiResponse) -> None:
+        known = frozenset(self.standing.accepted) | verdicts.accepted_identities([answer])
         self.standing = msgspec.structs.replace(self.standing, accepted=tuple(sorted(known)))
 
-    def _one(self, asked: Asked, deadline: float, *, patient: bool) -> Answer:
+    def _one(self, asked: QueriedObject, deadline: float, *, patient: bool) -> ApiResponse:
         while True:
             remaining = max(0.1, deadline - time.monotonic())
             try:
                 answer = self._api.get(self._path(asked), min(_ONE_SECONDS, remaining))
             except UnreadableError as error:
-                answer = Answer(None, words=str(error))
+                answer = ApiResponse(None, words=str(error))
             late = time.monotonic() + _PAUSE_SECONDS >= deadline
             if answer.status in verdicts.DEFINITE or not patient or late:
                 return answer
-            log.get().debug("Asking the API server again", about=asked, said=verdicts.said(answer))
-            signals.rest(_PAUSE_SECONDS)
+            log.get().debug("Asking the API server again", about=asked, said=verdicts.describe(answer))
+            signals.sleep(_PAUSE_SECONDS)
 
-    def _path(self, asked: Asked) -> str:
+    def _path(self, asked: QueriedObject) -> str:
         """Return the object's path on the API server. Raises UnreadableError."""
-        if asked is Asked.NODE:
+        if asked is QueriedObject.NODE:
             return f"/api/v1/nodes/{urllib.parse.quote(self._cluster.node, safe='')}"
         namespace = urllib.parse.quote(self._api.namespace(), safe="")
-        if asked is Asked.NAMESPACE:
+        if asked is QueriedObject.NAMESPACE:
             return f"/api/v1/namespaces/{namespace}"
         name = urllib.parse.quote(self._cluster.daemon_set, safe="")
         return f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}"

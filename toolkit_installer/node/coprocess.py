@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from toolkit_installer.node import signals
-from toolkit_installer.node.programs import ProgramError, Start, Watch, close_streams, started
+from toolkit_installer.node.programs import ProgramError, ProgramStart, RunningProgram, close_streams, start_program
 
 if TYPE_CHECKING:
     from toolkit_installer.node.programs import Child
@@ -35,7 +35,7 @@ class Coprocess:
     """The program that `command` starts; its first word is an absolute path."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._start = Start(tuple(command), None, command[0], "/", ())
+        self._start = ProgramStart(tuple(command), None, command[0], "/", ())
         self._child: Child | None = None
         self._owner = 0
         """PID of the process that started the child: a fork of that process starts its own."""
@@ -47,7 +47,7 @@ class Coprocess:
         its last response, or ends at this request, is restarted once.
         """
         with signals.polled():
-            signals.heed()
+            signals.raise_if_pending()
             if self._stays():
                 line, _ = self._told(question, seconds)
                 if line is not None:
@@ -62,7 +62,7 @@ class Coprocess:
         """Kill the program, and wait for its end, unless it hangs in the kernel."""
         if self._stays():
             assert self._child is not None  # noqa: S101  # it runs
-            Watch(self._child, self._start.command, b"", 0.0).finish()
+            RunningProgram(self._child, self._start.command, b"", 0.0).finish()
             self._forget()
 
     def _stays(self) -> bool:
@@ -77,7 +77,7 @@ class Coprocess:
         return False
 
     def _begin(self) -> None:
-        self._child, self._owner = started(self._start), os.getpid()
+        self._child, self._owner = start_program(self._start), os.getpid()
         _begun.add(self)
 
     def _told(self, question: bytes, seconds: float) -> tuple[bytes | None, str]:
@@ -98,7 +98,7 @@ class Coprocess:
         _begun.discard(self)
 
 
-class _Turn(Watch):
+class _Turn(RunningProgram):
     """One request and its response line; the program keeps running afterwards."""
 
     def line(self) -> bytes | None:

@@ -17,14 +17,14 @@ _UNIX_FIELDS = 8
 """Number of fields in a line of /proc/net/unix for a socket that has a name."""
 
 
-def bound(pid: int) -> list[str] | None:
+def list_bound_sockets(pid: int) -> list[str] | None:
     """Return the paths of the unix sockets that the process has bound, None if unknown.
 
     The paths are those of the process's own file system. The kernel's list (proc_net_unix, in proc(5)) has them as
     their owners chose them, line feeds included: lines that cannot be parsed are skipped.
     """
     try:
-        with trust.pinned(pid) as folder:
+        with trust.pin_process(pid) as folder:
             inodes = {name[8:-1] for name in _links(folder) if name.startswith("socket:[")}
             names = []
             fd = os.open("net/unix", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
@@ -39,13 +39,13 @@ def bound(pid: int) -> list[str] | None:
         return None
 
 
-def opened(process: Process) -> list[str]:
+def list_open_files(process: Process) -> list[str]:
     """Return the paths of the files that a process has open, as the process sees them; none if they cannot be read.
 
     The descriptors are read through a pinned /proc/PID, so they can be trusted as much as the process.
     """
     try:
-        with trust.pinned(process.pid) as folder:
+        with trust.pin_process(process.pid) as folder:
             root = os.readlink("root", dir_fd=folder).rstrip("/")
             return [name.removeprefix(root) for name in _links(folder) if name.startswith(f"{root}/")]
     except OSError:
@@ -58,8 +58,8 @@ def content(pid: int, name: str, limit: int) -> bytes | None:
     None as well for an untrusted process.
     """
     try:
-        with trust.pinned(pid) as folder:
-            if trust.standing_of(folder, pid) is not trust.Standing.BELIEVED:
+        with trust.pin_process(pid) as folder:
+            if trust.find_pinned_trust_level(folder, pid) is not trust.TrustLevel.BELIEVED:
                 return None
             for number in os.listdir(f"/proc/self/fd/{folder}/fd"):
                 with contextlib.suppress(OSError):  # closed meanwhile
@@ -85,7 +85,7 @@ _DEVICES = "/proc/devices"
 _CHARACTER = "Character devices:"
 
 
-_MOST = 1_000_000
+_MAX_DESCRIPTORS = 1_000_000
 """Descriptors that are inspected at most, in some seconds: each user may have as many and more in a container."""
 
 
@@ -93,14 +93,14 @@ _HEED = 4096
 """Descriptors between two checks for a signal."""
 
 
-class Users(msgspec.Struct, frozen=True):
+class DeviceUsers(msgspec.Struct, frozen=True):
     """PIDs of the processes that have a device open, and the number of processes that could not be inspected."""
 
     pids: tuple[int, ...] = ()
     unseen: int = 0
 
 
-def majors(driver: str, listed: str | None = None) -> frozenset[int]:
+def find_major_numbers(driver: str, listed: str | None = None) -> frozenset[int]:
     """Return the major numbers of a driver's character devices: those whose name begins with `driver`.
 
     `listed` is the content of /proc/devices (proc(5)); if None, the file is read. Raises OSError.
@@ -113,17 +113,17 @@ def majors(driver: str, listed: str | None = None) -> frozenset[int]:
     return frozenset(int(number) for number, *name in words if name and name[0].startswith(driver))
 
 
-def in_containers(numbers: Collection[int], homes: Sequence[Root]) -> Users:
+def find_users_in_containers(numbers: Collection[int], homes: Sequence[Root]) -> DeviceUsers:
     """Return the processes that have a device with one of these major numbers open and whose root is none of `homes`.
 
     Processes that are skipped because others have too many descriptors open count as unseen. Raises Stopped.
     """
     if not numbers:  # without a driver, no device can be open
-        return Users()
+        return DeviceUsers()
     own = [_identity(home.folder) for home in homes]
-    pids, unseen, left = [], 0, _MOST
-    for pid in processes.pids():
-        signals.heed()
+    pids, unseen, left = [], 0, _MAX_DESCRIPTORS
+    for pid in processes.list_pids():
+        signals.raise_if_pending()
         try:
             if _identity(f"/proc/{pid}/root/") in own:
                 continue
@@ -137,7 +137,7 @@ def in_containers(numbers: Collection[int], homes: Sequence[Root]) -> Users:
             unseen += 1
         except OSError:
             continue  # the process ended: it has nothing open
-    return Users(tuple(pids), unseen)
+    return DeviceUsers(tuple(pids), unseen)
 
 
 def _identity(path: str) -> tuple[int, int]:
@@ -155,7 +155,7 @@ def _has_open(pid: int, numbers: Collection[int], most: int) -> tuple[bool, int]
                 break
             count += 1
             if count % _HEED == 0:
-                signals.heed()
+                signals.raise_if_pending()
             with contextlib.suppress(FileNotFoundError):  # it was closed meanwhile
                 status = os.stat(f"{place}/{descriptor.name}")
                 if stat.S_ISCHR(status.st_mode) and os.major(status.st_rdev) in numbers:

@@ -21,7 +21,7 @@ import struct
 from collections.abc import Callable, Container
 
 from toolkit_installer.errors import ExitCode, InstallerError
-from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.node.reading import FileIdentity, Found, Metadata
 from toolkit_installer.node.root import NodeError, Root, Tolerated, attempt, mount_id, opened
 from toolkit_installer.node.writing import NO_RENAMEAT2, Writer, entry_exists, own_metadata
 
@@ -33,7 +33,7 @@ _NO_FLAGS = (errno.ENOTTY, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.E
 _LONG = struct.Struct("l")
 
 
-def obstacle(root: Root, path: str) -> NodeError | None:
+def find_obstacle(root: Root, path: str) -> NodeError | None:
     """Return the error that replacing or creating the file at the canonical `path` would raise, None if none.
 
     Raises NodeError if the node cannot be inspected.
@@ -270,7 +270,7 @@ def _digest(found: Found | None) -> str:
 def _require(folder: int, name: str, expected: Found | None, path: str) -> None:
     """Raise ChangedMeanwhileError unless `name` is still what was read."""
     try:
-        now = Identity.of(os.stat(name, dir_fd=folder, follow_symlinks=False))
+        now = FileIdentity.of(os.stat(name, dir_fd=folder, follow_symlinks=False))
     except FileNotFoundError:
         now = None
     if now != (None if expected is None else expected.identity):

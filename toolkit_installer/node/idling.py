@@ -43,7 +43,7 @@ LATER = "LATER"
 STOPPING = {signal.SIGTERM: "SIGTERM", signal.SIGINT: "SIGINT", signal.SIGQUIT: "SIGQUIT"}
 SIGNALS = STOPPING | {signal.SIGHUP: "SIGHUP"}
 """The names of the signals, which are their events."""
-ASKED = "?"
+PROBE_SUFFIX = "?"
 """Suffix of a socket's path for which the idle process probes whether an engine responds there."""
 ANSWERS = "answers"
 _GREETING = b"GET /_ping HTTP/1.0\r\nHost: it\r\n\r\n"
@@ -56,7 +56,7 @@ that never stops costs one check a second."""
 LIMIT = 1 << 24
 _SHORTEST = 1e-6
 """Seconds. A timer of zero would wait forever."""
-_UNUSABLE = 3
+_BAD_CONFIGURATION = 3
 """ExitCode.BAD_CONFIGURATION, which is not imported here."""
 
 
@@ -67,8 +67,8 @@ def identity(path: str) -> str:
     with the suffix ASKED it is whether an engine responds on the socket.
     """
     try:
-        if path.endswith(ASKED):
-            return ANSWERS if _answers(path.removesuffix(ASKED)) else "silent"
+        if path.endswith(PROBE_SUFFIX):
+            return ANSWERS if _responds(path.removesuffix(PROBE_SUFFIX)) else "silent"
         if path.endswith("/"):
             return "/".join(sorted(os.listdir(path)))
         status = os.lstat(path)
@@ -77,7 +77,7 @@ def identity(path: str) -> str:
     return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_mode}"
 
 
-def _answers(path: str) -> bool:
+def _responds(path: str) -> bool:
     """Return whether the server of a socket sends anything. Raises OSError."""
     import _socket as sockets  # noqa: PLC0415  # saves its memory where nothing is probed
 
@@ -102,7 +102,7 @@ def wait(seconds: float, later: float | None, watched: list[tuple[str, str, str]
     """
     began = looked = time.monotonic()
     settles = False
-    if any(path.endswith(ASKED) for _, path, _ in watched):
+    if any(path.endswith(PROBE_SUFFIX) for _, path, _ in watched):
         import _socket  # noqa: F401, PLC0415  # at the first probe, its file may be gone
     while True:
         now = time.monotonic()
@@ -116,11 +116,11 @@ def wait(seconds: float, later: float | None, watched: list[tuple[str, str, str]
             settles = True
             continue
         if number:  # changes of files in the meantime are reported as well
-            return ",".join(sorted({CHILD} | _changed(watched, asked=False)))
-        changed = _changed(watched, asked=False)
+            return ",".join(sorted({CHILD} | _find_changed_events(watched, asked=False)))
+        changed = _find_changed_events(watched, asked=False)
         if not changed and watched and time.monotonic() >= looked + seconds:
             # a stopped engine is not probed: systemd would start it for the connection
-            changed, looked = _changed(watched, asked=True), time.monotonic()
+            changed, looked = _find_changed_events(watched, asked=True), time.monotonic()
         if changed:
             return ",".join(sorted(changed))
         settles = False
@@ -128,9 +128,9 @@ def wait(seconds: float, later: float | None, watched: list[tuple[str, str, str]
             return LATER
 
 
-def _changed(watched: list[tuple[str, str, str]], *, asked: bool) -> set[str]:
+def _find_changed_events(watched: list[tuple[str, str, str]], *, asked: bool) -> set[str]:
     """Return the events of the changed entries: those of probed sockets, or those of everything else."""
-    return {event for event, path, known in watched if path.endswith(ASKED) is asked and identity(path) != known}
+    return {event for event, path, known in watched if path.endswith(PROBE_SUFFIX) is asked and identity(path) != known}
 
 
 def signal_within(seconds: float | None, *, folders: bool = False) -> int:
@@ -163,7 +163,7 @@ def _awaited(*, folders: bool) -> tuple[int, ...]:
     return (*SIGNALS, *(number for number in more if number in held))
 
 
-class Told:
+class IdleState:
     """The fields of the saved state, as written by this package or an older one."""
 
     def __init__(self, fields: list[str]) -> None:
@@ -188,7 +188,7 @@ class Told:
         self.commands = [(need, command), *([(other_need, other)] if other else [])]
 
 
-def become(commands: list[tuple[str, list[str]]]) -> str:
+def execute_first(commands: list[tuple[str, list[str]]]) -> str:
     """Execute the first command that can be executed; return the reasons why none could."""
     reasons = []
     for need, command in commands:
@@ -201,7 +201,7 @@ def become(commands: list[tuple[str, list[str]]]) -> str:
     return "; ".join(dict.fromkeys(reasons))
 
 
-def say(line: str) -> None:
+def write_to_stderr(line: str) -> None:
     """Write a line to stderr; a closed stderr is no error."""
     try:
         os.write(2, line.encode("utf-8", "surrogateescape"))
@@ -216,15 +216,15 @@ def main() -> None:
     is dropped, because the files may be back at the next one.
     """
     fd = int(sys.argv[1])
-    told = Told(os.pread(fd, LIMIT, 0).decode("utf-8", "surrogateescape").split("\0"))
+    told = IdleState(os.pread(fd, LIMIT, 0).decode("utf-8", "surrogateescape").split("\0"))
     event = wait(told.seconds, told.later, told.watched)
     while True:
         os.putenv(RESUME, f"{fd}:{event}")
-        why = become(told.commands)
-        say(
+        why = execute_first(told.commands)
+        write_to_stderr(
             f"toolkit-installer cannot be started again ({why}), so the node stays configured: install it again, then "
             "run `toolkit-installer uninstall` with the install folder and --node-root of this run\n"
         )
         if event in STOPPING.values():
-            sys.exit(_UNUSABLE)
+            sys.exit(_BAD_CONFIGURATION)
         event = wait(told.seconds, None, [])

@@ -12,7 +12,7 @@ import importlib
 import os
 import sys
 
-_UNUSABLE = 3
+_BAD_CONFIGURATION = 3
 """ExitCode.BAD_CONFIGURATION, not imported: this script has to work when no import does."""
 _PACKAGE_AT = os.path.realpath(os.path.join(os.path.dirname(__file__), "..", ".."))
 _THIS = os.path.realpath(__file__)
@@ -23,7 +23,7 @@ _PYTHON = _BASE if os.access(_BASE, os.X_OK) else sys.executable
 """The interpreter behind a virtual environment's, by its real path."""
 
 
-def isolated(script: str, *arguments: str) -> list[str]:
+def build_isolated_command(script: str, *arguments: str) -> list[str]:
     """Return the command that runs a script in isolation: without packages, environment variables and the user's files.
 
     The encoding of file names stays what it is here, because they are passed as text.
@@ -32,7 +32,7 @@ def isolated(script: str, *arguments: str) -> list[str]:
     return [_PYTHON, "-I", "-S", *flags, script, *arguments]
 
 
-def compiled(script: str) -> str:
+def find_bytecode(script: str) -> str:
     """Return the path of a script's bytecode, or the script itself if it has no bytecode for this Python.
 
     Running a script compiles it, and the compiler then stays in the memory of a process that does next to nothing.
@@ -50,10 +50,10 @@ def compiled(script: str) -> str:
 
 def calling(function: str, name: str, *arguments: str) -> list[str]:
     """Return the command that calls a function (`module:function`) of this package in a process of its own."""
-    return isolated(_THIS, function, name, str(len(_PATH)), *_PATH, *arguments)
+    return build_isolated_command(_THIS, function, name, str(len(_PATH)), *_PATH, *arguments)
 
 
-def needed(command: list[str]) -> str:
+def find_script(command: list[str]) -> str:
     """Return the script that a Python command runs, empty if it names none by a path."""
     word = next((word for word in command[1:] if not word.startswith("-")), "")
     return word if "/" in word else ""
@@ -72,7 +72,7 @@ def _main() -> int:
             "`toolkit-installer uninstall`, if the node is to be given back",
             file=sys.stderr,
         )
-        return _UNUSABLE
+        return _BAD_CONFIGURATION
 
 
 if __name__ == "__main__":

@@ -20,53 +20,55 @@ from toolkit_installer.node import processes, trust
 from toolkit_installer.node.files import Files
 from toolkit_installer.node.owners import refuse_if_others_write
 from toolkit_installer.node.root import NodeError, Tolerated, attempt, opened
-from toolkit_installer.node.trust import Standing
+from toolkit_installer.node.trust import TrustLevel
 from toolkit_installer.node.writing import temporary_name
 
 _LOCKS = "/proc/locks"
 _LOCKED = "FLOCK"
 
 
-def believed(fd: int, said: int | None) -> int | None:
+def find_holder(fd: int, said: int | None) -> int | None:
     """Return the PID of a trusted process that holds a flock on the open file, None if there is none.
 
     `said`: the PID that the file contains. That process needs a lock on any file with this inode number, because some
     file systems (overlayfs, btrfs) report another device to stat(2) than in the list. Raises NodeError.
     """
-    takers = _takers(fd)
+    takers = _find_lock_takers(fd)
     places = {pid for pid, exact in takers.items() if exact}
     candidates = [said] if said in takers else sorted(places)
     for pid in candidates:
-        standing = trust.standing(pid)
-        if standing is Standing.UNSEEN or (standing is Standing.BELIEVED and any(_descriptors(pid, fd))):
+        standing = trust.find_trust_level(pid)
+        if standing is TrustLevel.UNSEEN or (standing is TrustLevel.BELIEVED and any(_descriptors(pid, fd))):
             return pid
     if not places:
         return None
-    return next((pid for pid in _with_lock(fd) if trust.standing(pid) is Standing.BELIEVED), None)
+    return next((pid for pid in _find_lock_holders(fd) if trust.find_trust_level(pid) is TrustLevel.BELIEVED), None)
 
 
-def foreign_holder(fd: int) -> str | None:
+def describe_untrusted_holder(fd: int) -> str | None:
     """Return a description of an untrusted process that holds a flock on the open file, None if none is found.
 
     Raises NodeError.
     """
-    if not any(_takers(fd).values()):
+    if not any(_find_lock_takers(fd).values()):
         return None  # taken in another PID namespace: the process is unknown
-    strangers = (pid for pid in _with_lock(fd) if trust.standing(pid) is Standing.STRANGER)
+    strangers = (pid for pid in _find_lock_holders(fd) if trust.find_trust_level(pid) is TrustLevel.STRANGER)
     return next((f"PID {pid} of user {tuple(sorted(trust.users_of(pid)))}" for pid in strangers), None)
 
 
-def is_ending(fd: int) -> bool:
+def is_holder_ending(fd: int) -> bool:
     """Return whether a process that is ending, and no other process, holds a flock on the open file.
 
     The kernel first takes the memory from such a process, then all descriptors, and releases their locks after that; on
     a busy node it may be suspended in between. Raises NodeError.
     """
-    takers = [pid for pid, exact in _takers(fd).items() if exact]
-    return any(_is_at_its_end(pid) for pid in takers) and all(trust.is_ending(pid) for pid in _with_lock(fd))
+    takers = [pid for pid, exact in _find_lock_takers(fd).items() if exact]
+    return any(_is_process_ending(pid) for pid in takers) and all(
+        trust.is_ending(pid) for pid in _find_lock_holders(fd)
+    )
 
 
-def _is_at_its_end(pid: int) -> bool:
+def _is_process_ending(pid: int) -> bool:
     if trust.is_ending(pid):
         return True
     try:
@@ -75,7 +77,7 @@ def _is_at_its_end(pid: int) -> bool:
         return False  # the process and its lock are gone, or it may not be inspected
 
 
-def _takers(fd: int) -> dict[int, bool]:
+def _find_lock_takers(fd: int) -> dict[int, bool]:
     """Return the PIDs that took a flock on a file with this inode number, and whether the device is the same too."""
     status = os.fstat(fd)
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
@@ -84,7 +86,7 @@ def _takers(fd: int) -> dict[int, bool]:
     return {int(words[4]): words[5] == place for words in held if words[5].endswith(f":{status.st_ino}")}
 
 
-def _with_lock(fd: int) -> Iterator[int]:
+def _find_lock_holders(fd: int) -> Iterator[int]:
     """Yield the processes that have the file open with a flock on it, as far as they can be inspected."""
     for name in os.listdir("/proc"):
         if not name.isdecimal():
@@ -260,8 +262,8 @@ def _acquired(files: Files, path: str) -> int:
             if files.is_at(path, fd):  # else its last holder unlinked it on exit
                 _write_pid(files, fd, path)
                 return fd
-        except _StrangersLockError:
-            ours = _replaced(files, path, fd)
+        except _UntrustedLockError:
+            ours = _replace_untrusted(files, path, fd)
             if ours is not None:
                 return ours
             continue  # the descriptor is closed
@@ -280,7 +282,7 @@ def _in_order(files: Files, own: str, usual: Sequence[str], always: Sequence[str
     return list(dict.fromkeys([*(known if own in known else [own]), *map(files.in_folder, always)]))
 
 
-def _replaced(files: Files, path: str, held: int) -> int | None:
+def _replace_untrusted(files: Files, path: str, held: int) -> int | None:
     """Replace a PID file that an untrusted process holds by a locked one of ours; None if another run has replaced it.
 
     The run that replaces it locks the new file, under its temporary name, before it checks whether the untrusted
@@ -307,7 +309,7 @@ def _replaced(files: Files, path: str, held: int) -> int | None:
         except BaseException:
             os.close(fd)
             raise
-    except _StrangersLockError:
+    except _UntrustedLockError:
         return None  # the replaced file, which is about to disappear
     except OSError as error:
         raise NodeError.of(error, path, "replace the PID file") from error
@@ -326,24 +328,24 @@ def _write_pid(files: Files, fd: int, path: str) -> None:
         raise NodeError.of(error, path, "write the PID file") from error
 
 
-def holder(files: Files, path: str) -> int | None:
+def find_instance(files: Files, path: str) -> int | None:
     """Return the PID of the instance that holds the PID file, None if none does. Raises NodeError.
 
     An untrusted process's lock makes no instance. The kernel's list of holders is read: trying the lock would make an
     instance that starts at that moment report another instance.
     """
-    with _looked_at(files, path) as fd:
-        return None if fd is None else believed(fd, written(fd))
+    with _open_for_inspection(files, path) as fd:
+        return None if fd is None else find_holder(fd, read_open_pid_file(fd))
 
 
-def named(files: Files, path: str) -> int | None:
+def read_pid(files: Files, path: str) -> int | None:
     """Return the PID that the PID file contains, None if it contains none or is absent. Raises NodeError."""
-    with _looked_at(files, path) as fd:
-        return None if fd is None else written(fd)
+    with _open_for_inspection(files, path) as fd:
+        return None if fd is None else read_open_pid_file(fd)
 
 
 @contextlib.contextmanager
-def _looked_at(files: Files, path: str) -> Iterator[int | None]:
+def _open_for_inspection(files: Files, path: str) -> Iterator[int | None]:
     """Open the PID file to inspect it; yield None if it is absent, or no file that an instance would have locked."""
     with contextlib.ExitStack() as stack:
         fd = None
@@ -373,8 +375,8 @@ def lock_folder(files: Files, path: str, *, private: bool = False) -> int:
             # its last holder removed it: this descriptor locks a folder that no other process can open
             raise NodeError.of(FileNotFoundError(errno.ENOENT, ""), path, "lock the folder")
     except BlockingIOError as error:
-        pid = believed(fd, None)
-        if pid is None and foreign_holder(fd) is not None:
+        pid = find_holder(fd, None)
+        if pid is None and describe_untrusted_holder(fd) is not None:
             return fd  # no instance holds that lock, and from now on no other user can open the folder
         who = f" (PID {pid})" if pid else ""
         os.close(fd)
@@ -398,7 +400,7 @@ def _open(files: Files, path: str) -> int:
         if error.errno in _NO_FILE:
             raise _refused(_NO_FILE[error.errno], path) from error
         raise NodeError.of(error, path, "open the PID file") from error
-    wrong = _not_ours(os.fstat(fd))
+    wrong = _find_file_defect(os.fstat(fd))
     if wrong is not None:
         os.close(fd)
         raise _refused(wrong, path)
@@ -411,7 +413,7 @@ def _refused(why: str, path: str) -> ConfigurationError:
     )
 
 
-def _not_ours(status: os.stat_result) -> str | None:
+def _find_file_defect(status: os.stat_result) -> str | None:
     """Return the reason why this cannot be an installer's PID file, None if it can: the file will be written to."""
     if not stat.S_ISREG(status.st_mode):
         return "is not a regular file"
@@ -427,11 +429,11 @@ def _lock(fd: int, path: str) -> None:
     try:
         _flock(fd)
     except BlockingIOError as error:
-        pid = believed(fd, None)
-        stranger = foreign_holder(fd) if pid is None else None
+        pid = find_holder(fd, None)
+        stranger = describe_untrusted_holder(fd) if pid is None else None
         if stranger is not None:
-            raise _StrangersLockError(f"{stranger} holds a lock on it", path=path) from error
-        raise _another(pid or written(fd), path) from error
+            raise _UntrustedLockError(f"{stranger} holds a lock on it", path=path) from error
+        raise _make_running_error(pid or read_open_pid_file(fd), path) from error
 
 
 def _flock(fd: int) -> None:
@@ -440,13 +442,13 @@ def _flock(fd: int) -> None:
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return
-        if not is_ending(fd):
+        if not is_holder_ending(fd):
             break
         time.sleep(_ENDING_SECONDS)
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def _another(pid: int | None, path: str) -> AlreadyRunningError:
+def _make_running_error(pid: int | None, path: str) -> AlreadyRunningError:
     """Return the error that names the instance that holds the lock."""
     process = processes.inspect_process(pid) if pid else None
     program = os.path.basename(process.executable) if process is not None else ""
@@ -463,7 +465,7 @@ def _another(pid: int | None, path: str) -> AlreadyRunningError:
     )
 
 
-def remove_dead(files: Files, path: str) -> None:
+def remove_stale(files: Files, path: str) -> None:
     """Remove the PID file of a killed run, if there is one.
 
     Raises AlreadyRunningError if the run was not killed, ConfigurationError, NodeError.
@@ -474,16 +476,16 @@ def remove_dead(files: Files, path: str) -> None:
 
 def require_free(files: Files, path: str) -> None:
     """Raise AlreadyRunningError naming the instance that holds the PID file, NodeError. Nothing is locked."""
-    pid = holder(files, path)
+    pid = find_instance(files, path)
     if pid is not None:
-        raise _another(pid, path)
+        raise _make_running_error(pid, path)
 
 
-class _StrangersLockError(InstallerError):
+class _UntrustedLockError(InstallerError):
     """An untrusted process holds the lock: every process that could read the file could take it."""
 
 
-def written(fd: int) -> int | None:
+def read_open_pid_file(fd: int) -> int | None:
     """Return the PID that an open PID file contains, None if it contains none."""
     with contextlib.suppress(ValueError):
         pid = int(os.pread(fd, _PID_LIMIT, 0).decode("ascii", errors="replace").strip())

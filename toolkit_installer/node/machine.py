@@ -45,7 +45,7 @@ _UNIFIED = "/sys/fs/cgroup/cgroup.controllers"
 """Exists if the control groups are of version 2 (cgroups(7))."""
 
 
-def facts() -> dict[str, str]:
+def collect_facts() -> dict[str, str]:
     """Return texts by the name of their source; for a file that cannot be read, the reason."""
     said = {"uname": " ".join(os.uname()), "control groups": f"version {2 if os.path.exists(_UNIFIED) else 1}"}
     return said | {path: _text(path) for path in _FILES}
@@ -108,7 +108,7 @@ _DATABASE = "/zoneinfo/"
 UTC = "UTC"
 
 
-def of_node(node: Node) -> tuple[str, dt.tzinfo]:
+def read_time_zone(node: Node) -> tuple[str, dt.tzinfo]:
     """Return the node's time zone, with its name or the path of its file. Raises ConfigurationError, NodeError."""
     import datetime as dt  # noqa: PLC0415  # only needed for times of the node
     import zoneinfo  # noqa: PLC0415  # likewise

@@ -8,7 +8,7 @@ import os
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.files import Files
-from toolkit_installer.node.processes import Process, lives_on
+from toolkit_installer.node.processes import Process, has_root
 from toolkit_installer.node.programs import Programs
 from toolkit_installer.node.reading import Found, Reader
 from toolkit_installer.node.root import INIT_ROOT, Root, attempt, is_mounted
@@ -50,7 +50,7 @@ class Node:
         here.
         """
         homes = (self.root,) if self.whole else (Root(INIT_ROOT), self.root)
-        return any(lives_on(process, home) for home in homes)
+        return any(has_root(process, home) for home in homes)
 
     def readers(self) -> list[Reader]:
         """Return the readers of the node's files: those mounted here, and those beneath the host's root."""

@@ -25,16 +25,16 @@ _DEBIAN = "etc/debian_version"
 """On other systems the number belongs to another group."""
 
 
-def ourselves() -> frozenset[int]:
+def list_trusted_users() -> frozenset[int]:
     """Return the users that are trusted when something is to be run: root and the installer's own user."""
     return frozenset({0, os.geteuid()})
 
 
-def not_ours(status: os.stat_result) -> str | None:
+def find_ownership_defect(status: os.stat_result) -> str | None:
     """Return the reason why other users may have put a file of this status there; None if only root, or we, could."""
     if not stat.S_ISREG(status.st_mode):
         return "is no regular file"
-    if status.st_uid not in ourselves():
+    if status.st_uid not in list_trusted_users():
         return f"belongs to user {status.st_uid}"
     if status.st_mode & 0o022:
         return "can be written to by others"
@@ -43,7 +43,7 @@ def not_ours(status: os.stat_result) -> str | None:
     return None
 
 
-def groups(owner: os.stat_result | None = None) -> frozenset[int]:
+def list_trusted_groups(owner: os.stat_result | None = None) -> frozenset[int]:
     """Return the trusted groups: root's, our own, and the group of the node root's owner."""
     own = {0, os.getegid()}
     return frozenset(own if owner is None or owner.st_uid == 0 else {*own, owner.st_gid})
@@ -58,7 +58,7 @@ def system_groups(root: int, folder: str) -> frozenset[int]:
     return frozenset()
 
 
-def written_by_others(fd: int, allowed: frozenset[int]) -> str | None:
+def find_other_writers(fd: int, allowed: frozenset[int]) -> str | None:
     """Return a description of the other users who may write to an open file or folder; None if there are none.
 
     `allowed` are the groups that may. Raises OSError.
@@ -91,11 +91,11 @@ def refuse_if_others_write(folder: int, path: str, *, runs: bool = False) -> Non
             stack.callback(os.close, fd)
             walked.append((fd, above))
         root = os.fstat(fd)
-        trusted = ourselves() if runs else ourselves() | {root.st_uid}
-        allowed = groups(None if runs else root)
+        trusted = list_trusted_users() if runs else list_trusted_users() | {root.st_uid}
+        allowed = list_trusted_groups(None if runs else root)
         for each, name in walked:
             status = os.fstat(each)
-            who = written_by_others(each, allowed | system_groups(fd, name))
+            who = find_other_writers(each, allowed | system_groups(fd, name))
             # a user who may put files next to a program, sticky or not, may put another program's name there
             sticky = status.st_mode & stat.S_ISVTX and not (runs and each == walked[0][0])
             which = "its folder" if name == os.path.dirname(path) else f"{name}, which it lies in,"

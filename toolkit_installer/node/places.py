@@ -51,10 +51,10 @@ def _mount(line: str) -> Mount:
     words = line.split(" ")
     writable = "rw" in words[5].split(",")
     kind = words[words.index("-") + 1]
-    return Mount(int(words[0]), int(words[1]), words[2], _plain(words[3]), _plain(words[4]), writable, kind)
+    return Mount(int(words[0]), int(words[1]), words[2], _unescape(words[3]), _unescape(words[4]), writable, kind)
 
 
-def _plain(word: str) -> str:
+def _unescape(word: str) -> str:
     """Return a path with its escapes decoded: blanks and the like are a backslash and their code in octal."""
     head, *rest = word.split("\\")
     return head + "".join(chr(int(part[:3], 8)) + part[3:] for part in rest)
@@ -65,7 +65,7 @@ def is_beneath(path: str, folder: str) -> bool:
     return path == folder or path.startswith(f"{folder.rstrip('/')}/")
 
 
-def below(mounts: Sequence[Mount], folder: str) -> tuple[Mount, ...]:
+def select_mounts_below(mounts: Sequence[Mount], folder: str) -> tuple[Mount, ...]:
     """Return the mount table as a process with the root `folder`, a mount point, would see it."""
     inside = (each for each in mounts if is_beneath(each.place, folder))
     return tuple(
@@ -124,14 +124,14 @@ _VARIABLES = ("KUBERNETES_SERVICE_HOST", "container")
 """Variables that the kubelet sets in each container, and others in theirs (systemd's container interface)."""
 
 
-class View(msgspec.Struct, frozen=True):
+class NodeView(msgspec.Struct, frozen=True):
     """A folder of this process that is the node's `/`, and the node's mounts as seen from there."""
 
     root: Root
     table: tuple[Mount, ...]
 
 
-def is_marked() -> bool:
+def is_marked_as_container() -> bool:
     """Return whether the program that created this container marked it as one."""
     return any(os.path.lexists(mark) for mark in _MARKS) or any(os.environ.get(name) for name in _VARIABLES)
 
@@ -148,7 +148,7 @@ def own_table() -> tuple[Mount, ...]:
     return _read(_OWN_TABLE)
 
 
-def sees_inits_root_elsewhere() -> bool:
+def has_other_root_than_init() -> bool:
     """Return whether the first process is known to have another `/`: this is a container among the node's processes."""
     try:
         return not os.path.samestat(os.stat(_INIT_ROOT), os.stat("/"))
@@ -170,7 +170,7 @@ def _read(path: str) -> tuple[Mount, ...]:
         return parse(lines.read())
 
 
-class Places:
+class PathTranslator:
     """Translates paths between this process and the node; reads the mount tables once, when they are first needed.
 
     A mount that changes later is not seen.
@@ -187,7 +187,7 @@ class Places:
         if self.node.whole:
             return path
         if not self._views:
-            return path if not is_marked() or self._keeps_its_name(path) else None
+            return path if not is_marked_as_container() or self._keeps_its_name(path) else None
         if any(self._is_same(path, view, path) for view in self._views):
             return path
         canonical = _canonical(self.node.root, path)
@@ -210,7 +210,7 @@ class Places:
         if self.node.whole:
             return path
         if not self._views:
-            return path if not is_marked() or self._is_there(path) else None
+            return path if not is_marked_as_container() or self._is_there(path) else None
         if given and path in self.node.given and self._given[os.path.dirname(path)] is None:
             return path
         names = self._given.items()
@@ -240,17 +240,19 @@ class Places:
         return own_table()
 
     @cached_property
-    def _views(self) -> list[View]:
+    def _views(self) -> list[NodeView]:
         """Return where the node's `/` is visible, the most certain first; none if its paths are those of this process.
 
         A machine that is no container may have another system mounted.
         """
         folders = (self.node.programs.root.folder, INIT_ROOT)
         found = [folder for folder in folders if folder != "/" and _is_another(folder)]
-        if INIT_ROOT not in found and not is_marked():
+        if INIT_ROOT not in found and not is_marked_as_container():
             return []
         return [
-            View(Root(folder), _read(_INIT_TABLE) if folder == INIT_ROOT else below(self._own, folder))
+            NodeView(
+                Root(folder), _read(_INIT_TABLE) if folder == INIT_ROOT else select_mounts_below(self._own, folder)
+            )
             for folder in found
         ]
 
@@ -283,7 +285,7 @@ class Places:
         mount = mount_of(path, self._own)
         return mount is not None and mount.writable
 
-    def _is_same(self, here: str, view: View, there: str) -> bool:
+    def _is_same(self, here: str, view: NodeView, there: str) -> bool:
         """Return whether a path of this process and a path of the node are one file, or will be once it is created."""
         mine, theirs = _canonical(self.node.root, here), _canonical(view.root, there)
         while True:

@@ -17,7 +17,7 @@ from toolkit_installer.node import reading, trust
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.reading import Reader
 from toolkit_installer.node.root import NodeError, Root, opened
-from toolkit_installer.node.trust import Standing
+from toolkit_installer.node.trust import TrustLevel
 
 _ARGUMENTS_START, _ARGUMENTS_END = 45, 46
 """Indexes of the addresses of a process's arguments at its start: the fields 48 and 49 of proc_pid_stat(5), counted
@@ -34,7 +34,7 @@ def is_wiped(said: bytes, words: Sequence[bytes], given: int | None) -> bool:
     return not said or (len(words) > 1 and not any(words[1:])) or (given is not None and given != len(said))
 
 
-def length_given(told: Sequence[bytes]) -> int | None:
+def parse_arguments_length(told: Sequence[bytes]) -> int | None:
     """Return the number of bytes of the arguments with which a process was started, None if the kernel hides it.
 
     `told` are the fields of proc_pid_stat(5) after the name: arg_start and arg_end are 0 for a reader without
@@ -65,7 +65,7 @@ _DELETED = " (deleted)"
 _STARTED = 19
 """Index of the start of a process in clock ticks after the boot: field 22 of proc_pid_stat(5), counted after the
 name."""
-_LOOKS = 4
+_MAX_INSPECTIONS = 4
 """How often a process is inspected until two inspections in a row agree: it may execute another program meanwhile."""
 
 
@@ -110,10 +110,10 @@ def inspect_visible(pid: int) -> Process | None:
     Raises PermissionError if the kernel does not allow its inspection.
     """
     try:
-        with trust.pinned(pid) as folder:
-            seen = _believed(folder, pid)
-            for _ in range(_LOOKS - 1):
-                before, seen = seen, _believed(folder, pid)
+        with trust.pin_process(pid) as folder:
+            seen = _inspect_if_trusted(folder, pid)
+            for _ in range(_MAX_INSPECTIONS - 1):
+                before, seen = seen, _inspect_if_trusted(folder, pid)
                 if seen == before:
                     return seen
     except PermissionError:
@@ -123,42 +123,42 @@ def inspect_visible(pid: int) -> Process | None:
     return None  # each inspection found another program: any result would be out of date
 
 
-def _believed(folder: int, pid: int) -> Process | None:
+def _inspect_if_trusted(folder: int, pid: int) -> Process | None:
     """Return the process behind the open /proc/PID, None if it is untrusted or dead. Raises OSError.
 
     The process may execute another program while it is read: one inspection proves nothing. Once it is gone, nothing
     can be read by this descriptor.
     """
     # an untrusted process's data is not even read, as it can be of any length
-    return _seen(folder, pid) if trust.standing_of(folder, pid) is Standing.BELIEVED else None
+    return _inspect_pinned(folder, pid) if trust.find_pinned_trust_level(folder, pid) is TrustLevel.BELIEVED else None
 
 
-def _seen(folder: int, pid: int) -> Process | None:
+def _inspect_pinned(folder: int, pid: int) -> Process | None:
     """Return the process behind the open /proc/PID, None if it is dead or its command line too long. Raises OSError."""
-    arguments = _said(folder, "cmdline", _LONGEST_COMMAND)
+    arguments = _read_bounded(folder, "cmdline", _LONGEST_COMMAND)
     if arguments is None or trust.is_dead(folder):
         return None
     words = arguments.removesuffix(b"\0").split(b"\0")
-    told = (_said(folder, "stat", _LONGEST_LINE) or b"").rpartition(b")")[2].split()
+    told = (_read_bounded(folder, "stat", _LONGEST_LINE) or b"").rpartition(b")")[2].split()
     if len(told) <= _STARTED:
         return None
     ticks = int(told[_STARTED])
-    hidden = is_wiped(arguments, words, length_given(told))
-    reading.command(pid, tuple(os.fsdecode(word) for word in words))
+    hidden = is_wiped(arguments, words, parse_arguments_length(told))
+    reading.cache_command(pid, tuple(os.fsdecode(word) for word in words))
     return Process(
         pid=pid,
-        name=os.fsdecode(_said(folder, "comm", _LONGEST_LINE) or b"").rstrip("\n"),
+        name=os.fsdecode(_read_bounded(folder, "comm", _LONGEST_LINE) or b"").rstrip("\n"),
         executable=os.readlink("exe", dir_fd=folder).removesuffix(_DELETED),
         arguments=tuple(os.fsdecode(word) for word in (words[:1] if hidden else words)),
-        started=_booted() + ticks / os.sysconf("SC_CLK_TCK"),
-        unit=_unit(os.fsdecode(_said(folder, "cgroup", _LONGEST_COMMAND) or b"")),
+        started=_read_boot_time() + ticks / os.sysconf("SC_CLK_TCK"),
+        unit=_unit(os.fsdecode(_read_bounded(folder, "cgroup", _LONGEST_COMMAND) or b"")),
         ticks=ticks,
         hidden=hidden,
     )
 
 
 @functools.cache
-def _booted() -> float:
+def _read_boot_time() -> float:
     """Return when the kernel was booted, in seconds since the epoch, by the clock at the first call.
 
     Cached, because the kernel calculates it from the clock: once that is set, as happens soon after a node's boot, each
@@ -167,7 +167,7 @@ def _booted() -> float:
     return psutil.boot_time()
 
 
-def _said(folder: int, name: str, limit: int) -> bytes | None:
+def _read_bounded(folder: int, name: str, limit: int) -> bytes | None:
     """Return the content of a file in an open /proc/PID, None for more than `limit` bytes. Raises OSError."""
     said = bytearray()
     with opened(name, os.O_RDONLY, folder) as fd:
@@ -194,7 +194,7 @@ def read_as(process: Process, path: str) -> bytes | None:
         raise NodeError(error.reason, path=path, hint=error.hint) from error
 
 
-def lives_on(process: Process, root: Root) -> bool:
+def has_root(process: Process, root: Root) -> bool:
     """Return whether the process has `root` as its `/`: whether it is one of that node's own."""
     try:
         return os.path.samestat(os.stat(f"/proc/{process.pid}/root/"), os.stat(root.folder))
@@ -216,7 +216,7 @@ def own_ancestors() -> frozenset[int]:
     return frozenset((own.pid, *(each.pid for each in own.parents())))
 
 
-def pids() -> list[int]:
+def list_pids() -> list[int]:
     """Return the PIDs of all processes that are visible here.
 
     psutil does the same, but its import takes longer than the inspection of all processes of most nodes.
@@ -230,21 +230,21 @@ def environment(process: Process) -> dict[str, str]:
         found = dict(psutil.Process(process.pid).environ())
     except (psutil.NoSuchProcess, psutil.AccessDenied):
         return {}
-    reading.environment(process.pid, found)
+    reading.cache_environment(process.pid, found)
     return found
 
 
-def named(names: frozenset[str]) -> list[Process]:
+def find_by_name(names: frozenset[str]) -> list[Process]:
     """Return the trusted running processes with one of these names."""
     seen = (inspect_process(pid) for pid, _ in _running(names.__contains__))
     return [process for process in seen if process is not None]
 
 
-def matching(wanted: Callable[[str], bool]) -> Iterator[tuple[int, str, Standing]]:
+def find_matching(wanted: Callable[[str], bool]) -> Iterator[tuple[int, str, TrustLevel]]:
     """Yield PID, name and trust of the running processes with a wanted name, except untrusted ones."""
     for pid, name in _running(wanted):
-        standing = trust.standing(pid)
-        if standing in (Standing.BELIEVED, Standing.UNSEEN):
+        standing = trust.find_trust_level(pid)
+        if standing in (TrustLevel.BELIEVED, TrustLevel.UNSEEN):
             yield pid, name, standing
 
 
@@ -253,7 +253,7 @@ def _running(wanted: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
     return ((pid, name) for pid, name in names() if wanted(name))
 
 
-class _Look:
+class _NameCache:
     """The cache of `one_look`: the names as last read."""
 
     keeps: ClassVar[bool] = False
@@ -261,39 +261,39 @@ class _Look:
 
 
 @contextlib.contextmanager
-def one_look() -> Iterator[None]:
+def cache_names() -> Iterator[None]:
     """Read the names of all processes once inside the block, and once more after `look_again`.
 
     Each process with a wanted name is inspected when it is requested, so that a process that has ended meanwhile is not
     taken for running. A process that was started meanwhile is missed.
     """
-    before, _Look.keeps = _Look.keeps, True
+    before, _NameCache.keeps = _NameCache.keeps, True
     try:
         yield
     finally:
-        _Look.keeps = before
+        _NameCache.keeps = before
         if not before:
-            look_again()
+            clear_cached_names()
 
 
-def look_again() -> None:
+def clear_cached_names() -> None:
     """Discard the cached names: a process may have been started since."""
-    _Look.names = None
+    _NameCache.names = None
 
 
 def names() -> list[tuple[int, str]]:
     """Return PID and name of all processes that are visible here; inside `one_look`, the cached ones."""
-    if _Look.names is not None:
-        return _Look.names
+    if _NameCache.names is not None:
+        return _NameCache.names
     found = _names()
-    if _Look.keeps:
-        _Look.names = found
+    if _NameCache.keeps:
+        _NameCache.names = found
     return found
 
 
 def _names() -> list[tuple[int, str]]:
     found = []
-    for pid in pids():
+    for pid in list_pids():
         try:
             fd = os.open(f"/proc/{pid}/comm", os.O_RDONLY | os.O_CLOEXEC)
         except OSError:
@@ -315,7 +315,7 @@ def _unit(cgroups: str) -> str | None:
     return next((last for last in lasts if last.endswith(".service")), None)
 
 
-def send(calls: SystemCalls, process: Process, number: signal.Signals) -> None:
+def send_signal(calls: SystemCalls, process: Process, number: signal.Signals) -> None:
     """Send a signal to this process alone.
 
     Raises ProcessGoneError if it ended, ConfigurationError for PID 0 or 1, NodeError.

@@ -56,7 +56,7 @@ class ProgramTimeoutError(ProgramError):
     """A program did not end in time, and was killed."""
 
 
-class Completed(msgspec.Struct, frozen=True):
+class CompletedProgram(msgspec.Struct, frozen=True):
     """The result of a program: its exit status (negative: the signal that killed it) and its output."""
 
     status: int
@@ -64,7 +64,7 @@ class Completed(msgspec.Struct, frozen=True):
     errors: str
 
 
-class Start(msgspec.Struct, frozen=True):
+class ProgramStart(msgspec.Struct, frozen=True):
     """How a program is started: its words, its image's descriptor and name, its folder, what it inherits."""
 
     command: tuple[str, ...]
@@ -78,37 +78,39 @@ class Start(msgspec.Struct, frozen=True):
     """The folder for its temporary files (TMPDIR), if it has one of its own."""
 
 
-def reap() -> None:
+def reap_children() -> None:
     """Reap children that hung when they were killed and have ended since, even those from before an idle phase."""
     with contextlib.suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass
 
 
-class _Meanwhile:
+class _ProgressCallback:
     """The callback that is called repeatedly while a program runs."""
 
     tick: Callable[[], None] | None = None
 
 
 @contextlib.contextmanager
-def telling(tick: Callable[[], None]) -> Iterator[None]:
+def report_progress(tick: Callable[[], None]) -> Iterator[None]:
     """Call `tick` repeatedly while a program runs inside the block, so that people see progress."""
-    before, _Meanwhile.tick = _Meanwhile.tick, tick
+    before, _ProgressCallback.tick = _ProgressCallback.tick, tick
     try:
         yield
     finally:
-        _Meanwhile.tick = before
+        _ProgressCallback.tick = before
 
 
-def run(command: Sequence[str], *, seconds: float, folder: str = "/", given: bytes = b"") -> Completed:
+def run(command: Sequence[str], *, seconds: float, folder: str = "/", given: bytes = b"") -> CompletedProgram:
     """Run a program of the image or of the payload, with a private folder for its temporary files.
 
     If nothing is writable, it gets no such folder, and itself reports what it could not do. Raises ProgramError,
     Stopped.
     """
     with private_folder() as temporary:
-        return completed(Start(tuple(command), None, command[0], folder, (), temporary=temporary), given, seconds)
+        return run_to_completion(
+            ProgramStart(tuple(command), None, command[0], folder, (), temporary=temporary), given, seconds
+        )
 
 
 @contextlib.contextmanager
@@ -143,20 +145,20 @@ def _remove(folder: str) -> None:
     os.rmdir(folder)
 
 
-def completed(start: Start, given: bytes, seconds: float) -> Completed:
+def run_to_completion(start: ProgramStart, given: bytes, seconds: float) -> CompletedProgram:
     """Run the program to its end and return status and output. Raises ProgramError, Stopped."""
     with signals.polled():
-        signals.heed()
-        child = started(start)
+        signals.raise_if_pending()
+        child = start_program(start)
         try:
-            return Watch(child, start.command, given, seconds).completed()
+            return RunningProgram(child, start.command, given, seconds).completed()
         finally:
             close_streams(child)
 
 
-def started(start: Start) -> Child:
+def start_program(start: ProgramStart) -> Child:
     """Start the program in a session of its own, with unbuffered streams. Raises ProgramError."""
-    parent, libc = os.getpid(), ctypes.CDLL(None) if signals.end_at_once() else None
+    parent, libc = os.getpid(), ctypes.CDLL(None) if signals.is_killed_by_signals() else None
 
     def prepare() -> None:
         if libc is not None:
@@ -188,7 +190,7 @@ def started(start: Start) -> Child:
         raise ProgramError(f"cannot start {path}: {error}", path=path) from error
 
 
-def _environment(start: Start) -> dict[str, str]:
+def _environment(start: ProgramStart) -> dict[str, str]:
     own = {"TMPDIR": start.temporary} if start.temporary is not None else {}
     return {**_ENVIRONMENT, "PATH": ":".join(start.folders), **own}
 
@@ -200,7 +202,7 @@ def close_streams(child: Child) -> None:
             stream.close()
 
 
-class Watch:
+class RunningProgram:
     """A running program: fed, read from, and killed when its time is over or its caller stops waiting."""
 
     def __init__(self, child: Child, command: Sequence[str], given: bytes, seconds: float) -> None:
@@ -225,13 +227,13 @@ class Watch:
         self._end = os.pidfd_open(child.pid)
         self._poll.register(self._end, select.POLLIN)
 
-    def completed(self) -> Completed:
+    def completed(self) -> CompletedProgram:
         """Wait for the program's end, kill its children, and return status and output. Raises ProgramError, Stopped."""
         try:
             self._attend(time.monotonic() + self._seconds)
         finally:
             self.finish()
-        return Completed(self._child.returncode, bytes(self._output), self.errors)
+        return CompletedProgram(self._child.returncode, bytes(self._output), self.errors)
 
     @property
     def errors(self) -> str:
@@ -269,9 +271,9 @@ class Watch:
             now = time.monotonic()
             if now >= min(deadline, look):
                 look = now + _LOOK_SECONDS
-                signals.heed()
-                if _Meanwhile.tick is not None:
-                    _Meanwhile.tick()
+                signals.raise_if_pending()
+                if _ProgressCallback.tick is not None:
+                    _ProgressCallback.tick()
                 if now >= deadline:
                     raise self._timeout()
 
@@ -332,7 +334,7 @@ class Watch:
         return bool(ended.poll(seconds * 1000))
 
 
-__all__ = ["PATH", "Completed", "ProgramError", "ProgramTimeoutError", "Programs", "reap", "run"]
+__all__ = ["PATH", "CompletedProgram", "ProgramError", "ProgramTimeoutError", "Programs", "reap_children", "run"]
 
 _SCRIPT = b"#!"
 _LONGEST_LINE = 4096
@@ -375,7 +377,9 @@ class Programs:
         """Return whether the node has a program at `path` that would be run."""
         return trust.is_program(self.root, path)
 
-    def run(self, command: Sequence[str], *, seconds: float, given: bytes = b"", keep: Sequence[int] = ()) -> Completed:
+    def run(
+        self, command: Sequence[str], *, seconds: float, given: bytes = b"", keep: Sequence[int] = ()
+    ) -> CompletedProgram:
         """Run `command`, its first word an absolute path on the node. Raises ProgramError, Stopped.
 
         `given` is its standard input; it inherits the descriptors in `keep`, under their numbers.
@@ -383,10 +387,10 @@ class Programs:
         try:
             with trust.program(self.root, command[0]) as program:
                 image = self._image(program, command[0])
-                start = Start(
+                start = ProgramStart(
                     tuple(command), program, image, "/", tuple(keep), enter=self._enter, folders=self._folders()
                 )
-                return completed(start, given, seconds)
+                return run_to_completion(start, given, seconds)
         except ProgramError:
             raise
         except ConfigurationError as error:

@@ -34,33 +34,33 @@ _LONGEST: Final = 1024 * 1024
 _MOST_BYTES: Final = 2 * 1024 * 1024
 """Bytes of all files."""
 
-files: Final[dict[str, bytes]] = {}
+cached_files: Final[dict[str, bytes]] = {}
 """Contents, by their paths."""
-commands: Final[dict[int, tuple[str, ...]]] = {}
+cached_commands: Final[dict[int, tuple[str, ...]]] = {}
 """The words of command lines, by PID."""
-variables: Final[dict[int, Mapping[str, str]]] = {}
+cached_environments: Final[dict[int, Mapping[str, str]]] = {}
 """The environments of processes, by PID."""
 
 
-def file(path: str, content: bytes) -> None:
+def cache_file(path: str, content: bytes) -> None:
     """Cache a file's content, and drop the oldest contents if there are too many bytes."""
     if len(content) <= _LONGEST and not path.startswith(("/proc/", "/sys/")):
-        _keep(files, path, content)
-        while sum(map(len, files.values())) > _MOST_BYTES:
-            del files[next(iter(files))]
+        _cache(cached_files, path, content)
+        while sum(map(len, cached_files.values())) > _MOST_BYTES:
+            del cached_files[next(iter(cached_files))]
 
 
-def command(pid: int, words: tuple[str, ...]) -> None:
+def cache_command(pid: int, words: tuple[str, ...]) -> None:
     """Cache a command line."""
-    _keep(commands, pid, words)
+    _cache(cached_commands, pid, words)
 
 
-def environment(pid: int, values: Mapping[str, str]) -> None:
+def cache_environment(pid: int, values: Mapping[str, str]) -> None:
     """Cache an environment."""
-    _keep(variables, pid, values)
+    _cache(cached_environments, pid, values)
 
 
-def _keep(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
+def _cache(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
     known.pop(key, None)
     while len(known) >= _MOST:
         del known[next(iter(known))]
@@ -100,7 +100,7 @@ class Metadata(msgspec.Struct, frozen=True):
     xattrs: tuple[tuple[str, bytes], ...] = ()
 
 
-class Identity(msgspec.Struct, frozen=True):
+class FileIdentity(msgspec.Struct, frozen=True):
     """Identifies one state of a file: any write, replacement or change of mode or owner changes it."""
 
     device: int
@@ -110,7 +110,7 @@ class Identity(msgspec.Struct, frozen=True):
     ctime_ns: int
 
     @classmethod
-    def of(cls, status: os.stat_result) -> Identity:
+    def of(cls, status: os.stat_result) -> FileIdentity:
         """Return the identity in the result of a stat call."""
         return cls(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
@@ -128,7 +128,7 @@ class Identity(msgspec.Struct, frozen=True):
         return self.ctime_ns % _SECOND_NS != 0 and self.ctime_ns < time.clock_gettime_ns(_FILES_CLOCK)
 
 
-def let_files_clock_move_on() -> None:
+def wait_for_file_clock() -> None:
     """Wait until a later write has another ctime than the writes so far (Identity.will_differ)."""
     time.sleep(_STEPS * time.clock_getres(_FILES_CLOCK))
 
@@ -139,7 +139,7 @@ class Found(msgspec.Struct, frozen=True):
     path: str
     content: bytes
     metadata: Metadata
-    identity: Identity
+    identity: FileIdentity
 
 
 class Reader:
@@ -219,8 +219,8 @@ class Reader:
                 _require_regular(status, canonical)
                 content = _whole(fd, limit, path)
                 metadata = Metadata(stat.S_IMODE(status.st_mode), status.st_uid, status.st_gid, xattrs(fd))
-                file(canonical, content)
-                return Found(canonical, content, metadata, Identity.of(os.fstat(fd)))
+                cache_file(canonical, content)
+                return Found(canonical, content, metadata, FileIdentity.of(os.fstat(fd)))
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -269,7 +269,7 @@ class Reader:
             while left >= 0 and (piece := os.read(fd, 1 << 20)):
                 digest.update(piece)
                 left -= len(piece)
-                signals.heed()
+                signals.raise_if_pending()
         return digest.hexdigest() if left >= 0 else None
 
     def link_target(self, path: str) -> str | None:
@@ -375,7 +375,7 @@ class Tree(Reader):
         return self.root.outside(self.canonical(path))
 
 
-class _KnownLinks(Root):
+class _CachedLinksRoot(Root):
     """A root that reads each symlink once."""
 
     def __init__(self, folder: str) -> None:
@@ -391,14 +391,14 @@ class _KnownLinks(Root):
         return self._links[path]
 
 
-class OneLook(Reader):
+class CachedReader(Reader):
     """A reader for a search of hundreds of patterns, most of whose folders are the same or absent.
 
     Its cached folders and links are never refreshed: use it for reading only, and discard it after the search.
     """
 
     def __init__(self, reader: Reader) -> None:
-        super().__init__(_KnownLinks(reader.root.folder))
+        super().__init__(_CachedLinksRoot(reader.root.folder))
         self._names: dict[str, list[str]] = {}
 
     def list(self, path: str) -> list[str]:

@@ -12,7 +12,7 @@ import stat
 from collections.abc import Iterator
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.owners import groups, ourselves, written_by_others
+from toolkit_installer.node.owners import find_other_writers, list_trusted_groups, list_trusted_users
 
 
 def is_folder(path: str) -> bool:
@@ -20,12 +20,12 @@ def is_folder(path: str) -> bool:
     return os.path.isdir(path)
 
 
-def is_there(path: str) -> bool:
+def is_present(path: str) -> bool:
     """Return whether anything is at `path` itself, a dangling symlink included."""
     return os.path.lexists(path)
 
 
-def leads_somewhere(path: str) -> bool:
+def leads_to_file(path: str) -> bool:
     """Return whether anything is at `path`, symlinks followed."""
     return os.path.exists(path)
 
@@ -241,8 +241,8 @@ class Root:
             owner, home = os.lstat(self.outside(path)).st_uid, os.stat(self.folder)
             with opened(self.outside(folder), os.O_PATH | os.O_DIRECTORY) as fd:
                 around = os.fstat(fd)
-                who = written_by_others(fd, groups(home))
-        trusted = ourselves() | {home.st_uid}
+                who = find_other_writers(fd, list_trusted_groups(home))
+        trusted = list_trusted_users() | {home.st_uid}
         if around.st_uid not in trusted:
             who = f"user {around.st_uid}"
         elif around.st_mode & stat.S_ISVTX and owner in trusted:

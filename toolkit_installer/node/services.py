@@ -21,7 +21,7 @@ from toolkit_installer.node.programs import ProgramError, Programs
 _VARIABLE: Final = "NOTIFY_SOCKET"
 
 
-def ready(status: str) -> None:
+def report_ready(status: str) -> None:
     """Report that the service is up, with a status of one line. A service manager that is gone is no error."""
     address = os.environ.get(_VARIABLE, "")
     if not address.startswith(("/", "@")):
@@ -36,10 +36,10 @@ def ready(status: str) -> None:
         connection.sendto(f"READY=1\nSTATUS={status}".encode(), name)
 
 
-LOG_SAYS = "; its log says: "
+LOG_INTRODUCTION = "; its log says: "
 _LOG_LINES = 8
 _READ_LINES = 400
-_NO_TROUBLE = r"\blevel=(info|debug|trace)\b|^(Starting|Started|Stopping|Stopped) |: Deactivated successfully"
+_HARMLESS_LINES = r"\blevel=(info|debug|trace)\b|^(Starting|Started|Stopping|Stopped) |: Deactivated successfully"
 """Log lines without trouble: the engines' harmless levels, and systemd's own progress."""
 
 _OWN_LINES = ("_TRANSPORT=stdout", "+", "_PID=1", "+", "SYSLOG_IDENTIFIER=systemd-coredump")
@@ -126,11 +126,11 @@ class Services:
         began = time.time()
         # without this, a unit that failed a few times is not started again, though its files are good by now
         self.programs.run([systemctl, "reset-failed", unit], seconds=seconds)
-        with programs.telling(meanwhile) if meanwhile is not None else contextlib.nullcontext():
+        with programs.report_progress(meanwhile) if meanwhile is not None else contextlib.nullcontext():
             done = self.programs.run(command, seconds=seconds)
         if done.status != 0:
             words = self.last_words(unit, began)
-            log = f"{LOG_SAYS}{words}" if words else ""
+            log = f"{LOG_INTRODUCTION}{words}" if words else ""
             raise ProgramError(f"{' '.join(command)} ended with {done.status}: {done.errors}{log}")
 
     def last_words(self, unit: str, since: float) -> str:
@@ -155,7 +155,7 @@ class Services:
         except ProgramError as error:
             return [f"({error})"]
         lines = [line for line in shown.output.decode(errors="replace").split("\n") if line.strip()]
-        return ([line for line in lines if not re.search(_NO_TROUBLE, line)] or lines)[-count:]
+        return ([line for line in lines if not re.search(_HARMLESS_LINES, line)] or lines)[-count:]
 
     def log(self, unit: str, lines: int) -> str | None:
         """Return the last lines of a unit's own log, each with its time; None if there are none, or no journal."""

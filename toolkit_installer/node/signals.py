@@ -44,14 +44,14 @@ def deferred() -> Iterator[None]:
         _deferrals.pop()
 
 
-def heed() -> None:
+def raise_if_pending() -> None:
     """Raise Stopped if a signal is pending that stops the installer, unless that is deferred. It stays pending."""
     pending = signal.sigpending().intersection(STOPPING)
     if pending and not _deferrals:
         raise Stopped(signal.Signals(min(pending)))
 
 
-def rest(seconds: float) -> None:
+def sleep(seconds: float) -> None:
     """Sleep. Raises Stopped as `heed` does."""
     with interruptible():
         time.sleep(seconds)
@@ -67,7 +67,7 @@ def interruptible() -> Iterator[None]:
     if _deferrals or not signal.pthread_sigmask(signal.SIG_BLOCK, []).issuperset(STOPPING):
         yield
         return
-    heed()
+    raise_if_pending()
     caught: list[int] = []
     waits = True
 
@@ -135,7 +135,7 @@ def unblock() -> None:
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HANDLED)
 
 
-def end_at_once() -> bool:
+def is_killed_by_signals() -> bool:
     """Return whether a signal ends the program at once, so that it cannot end the programs that it started."""
     return signal.pthread_sigmask(signal.SIG_BLOCK, ()).isdisjoint(HANDLED)
 
@@ -146,7 +146,7 @@ def unblock_all() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, [])
 
 
-def take(seconds: float = 0.0) -> signal.Signals | None:
+def take_signal(seconds: float = 0.0) -> signal.Signals | None:
     """Wait up to `seconds` for a handled signal; return it, or None. The signal is consumed.
 
     Pending signals are polled: if the process is stopped meanwhile and continues after the time is over, Python's
@@ -162,19 +162,19 @@ def take(seconds: float = 0.0) -> signal.Signals | None:
     return signal.Signals(signal.sigwaitinfo(HANDLED).si_signo)
 
 
-def hold_child() -> None:
+def block_child_signal() -> None:
     """Keep SIGCHLD pending from now on until it is waited for; discard earlier ones."""
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
     while signal.SIGCHLD in signal.sigpending():
         signal.sigwaitinfo([signal.SIGCHLD])
 
 
-def release_child() -> None:
+def unblock_child_signal() -> None:
     """Stop blocking SIGCHLD: it has no effect again."""
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
 
 
-class Attention:
+class SignalCollector:
     """Collects the received signals until the next moment at which it is safe to stop."""
 
     def __init__(self) -> None:
@@ -187,7 +187,7 @@ class Attention:
         """Take the signals that are pending or arrive within `seconds`, but none after a request to stop."""
         deadline = time.monotonic() + seconds
         while True:
-            number = take(max(0.0, deadline - time.monotonic()))
+            number = take_signal(max(0.0, deadline - time.monotonic()))
             if number is None:
                 return
             if number == signal.SIGHUP:

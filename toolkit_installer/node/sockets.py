@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 
 from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.node import signals, trust
-from toolkit_installer.node.owners import ourselves
+from toolkit_installer.node.owners import list_trusted_users
 from toolkit_installer.node.root import INIT_ROOT, NodeError, Root
-from toolkit_installer.node.trust import Standing
+from toolkit_installer.node.trust import TrustLevel
 
 if TYPE_CHECKING:
     from toolkit_installer.node.processes import Process
@@ -23,21 +23,21 @@ _CREDENTIALS = struct.Struct("3i")
 _ANSWER_SECONDS = 5.0
 
 
-class StrangerError(InstallerError):
+class UntrustedProcessError(InstallerError):
     """An untrusted process answers on an engine's socket."""
 
     exit_code = ExitCode.BAD_CONFIGURATION
 
 
 @contextlib.contextmanager
-def reachable(root: Root, path: str) -> Iterator[str]:
+def shorten_socket_path(root: Root, path: str) -> Iterator[str]:
     """Yield a short path of the node's socket for connect(2), whose limit is 107 bytes. Raises OSError."""
-    root, path = home_of(root, path)
+    root, path = find_root_of(root, path)
     with root.parent(root.canonical(path)) as (folder, name):
         yield f"/proc/self/fd/{folder}/{name}"
 
 
-def home_of(root: Root, path: str) -> tuple[Root, str]:
+def find_root_of(root: Root, path: str) -> tuple[Root, str]:
     """Return the root, and the path beneath it, by which a socket is opened.
 
     `/proc/1/root` cannot be resolved as a symlink: its text is `/`, but it leads to the root of the node's init.
@@ -50,26 +50,26 @@ def home_of(root: Root, path: str) -> tuple[Root, str]:
     )
 
 
-def refuse_strangers(root: Root, path: str) -> None:
+def refuse_untrusted(root: Root, path: str) -> None:
     """Raise StrangerError if an untrusted process created the node's listening unix socket; an absent socket is fine.
 
     The kernel reports which process called listen(2) (unix(7), SO_PEERCRED): nothing has to be read from it.
     """
     with contextlib.suppress(OSError), _connected(root, path) as connection:
-        _refuse_stranger(*_listener(connection), path)
+        _refuse_untrusted_process(*_listener(connection), path)
 
 
-def believed(root: Root, path: str, flag: str) -> socket.socket:
+def connect_to_trusted(root: Root, path: str, flag: str) -> socket.socket:
     """Return a non-blocking connection to the node's unix socket; the caller closes it.
 
     The socket's file belongs to root or to us, and so does the listening process. `flag` is the option that names the
     socket. Raises StrangerError, OSError, NodeError.
     """
     with contextlib.ExitStack() as stack:
-        name = stack.enter_context(reachable(root, path))
+        name = stack.enter_context(shorten_socket_path(root, path))
         owner = os.lstat(name).st_uid
-        if owner not in ourselves():
-            raise StrangerError(
+        if owner not in list_trusted_users():
+            raise UntrustedProcessError(
                 f"the socket is of user {owner}, who is neither root nor who this installer is: it is not believed",
                 path=path,
                 hint=f"look at who made it (ls -l), and name the engine's own socket with {flag}",
@@ -78,27 +78,27 @@ def believed(root: Root, path: str, flag: str) -> socket.socket:
         closing = stack.enter_context(contextlib.ExitStack())
         closing.callback(connection.close)
         connection.connect(name)
-        _refuse_stranger(*_listener(connection), path, flag)
+        _refuse_untrusted_process(*_listener(connection), path, flag)
         closing.pop_all()
         return connection
 
 
-def speaker(root: Root, path: str, greeting: bytes) -> Process | None:
+def find_responding_process(root: Root, path: str, greeting: bytes) -> Process | None:
     """Return the process that responds on the node's unix socket; None if nothing responds, or it is not visible here.
 
     Raises StrangerError if an untrusted process responds.
     """
     from toolkit_installer.node.processes import inspect_process  # noqa: PLC0415  # half the memory to only connect
 
-    found = peer(root, path, greeting)
+    found = find_responding_peer(root, path, greeting)
     if found is None:
         return None
     pid, user = found
-    _refuse_stranger(pid, user, path)
+    _refuse_untrusted_process(pid, user, path)
     return inspect_process(pid) if pid else None
 
 
-def peer(root: Root, path: str, greeting: bytes) -> tuple[int, int] | None:
+def find_responding_peer(root: Root, path: str, greeting: bytes) -> tuple[int, int] | None:
     """Return PID and user of the process that responds on the node's unix socket, or None if nothing responds.
 
     `greeting` is sent to get a response: the credentials come with what the process itself sends. Those of the socket
@@ -123,7 +123,7 @@ def peer(root: Root, path: str, greeting: bytes) -> tuple[int, int] | None:
 @contextlib.contextmanager
 def _connected(root: Root, path: str) -> Iterator[socket.socket]:
     """Connect to the node's unix socket. Raises OSError."""
-    with reachable(root, path) as name, socket.socket(socket.AF_UNIX) as connection, signals.interruptible():
+    with shorten_socket_path(root, path) as name, socket.socket(socket.AF_UNIX) as connection, signals.interruptible():
         # before connecting: a response that arrives before this option is set carries no credentials
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
         connection.settimeout(_ANSWER_SECONDS)
@@ -137,32 +137,32 @@ def _listener(connection: socket.socket) -> tuple[int, int]:
     return pid, user
 
 
-def _believes(pid: int, user: int) -> bool:
+def _is_trusted(pid: int, user: int) -> bool:
     """Return whether a process is trusted; one that ended, or is not visible here, is judged by its user."""
-    return user in ourselves() and (not pid or trust.standing(pid) is not Standing.STRANGER)
+    return user in list_trusted_users() and (not pid or trust.find_trust_level(pid) is not TrustLevel.STRANGER)
 
 
-def _refuse_stranger(pid: int, user: int, path: str, flag: str = "--socket") -> None:
-    if not _believes(pid, user):
+def _refuse_untrusted_process(pid: int, user: int, path: str, flag: str = "--socket") -> None:
+    if not _is_trusted(pid, user):
         who = f"whoever answers there (PID {pid}, user {user})"
-        raise StrangerError(
+        raise UntrustedProcessError(
             f"{who} is neither root nor who this installer is: it is not believed",
             path=path,
             hint=f"look at who listens there (ss -xlp), and name the engine's own socket with {flag}",
         )
 
 
-def listens(root: Root, path: str) -> bool:
+def is_listening(root: Root, path: str) -> bool:
     """Return whether a trusted process listens on the node's unix socket, whether or not it responds."""
     try:
         with _connected(root, path) as connection:
-            return _believes(*_listener(connection))
+            return _is_trusted(*_listener(connection))
     except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError):
         return False
     except OSError:  # a full queue: a process listens, and counts if the socket's file belongs to root or to us
-        root, path = home_of(root, path)
+        root, path = find_root_of(root, path)
         with contextlib.suppress(OSError, NodeError):
-            return os.lstat(root.outside(root.canonical(path))).st_uid in ourselves()
+            return os.lstat(root.outside(root.canonical(path))).st_uid in list_trusted_users()
         return False
 
 

@@ -30,7 +30,7 @@ def write(stream: TextIO, text: str, *, patient: bool = False) -> None:
             select.select([], [descriptor], [])
 
 
-def is_a_persons() -> bool:
+def is_started_by_person() -> bool:
     """Return whether a person has started this program in a shell: the shell leads the session of their terminal.
 
     In a container with a terminal (`docker run -t`), the program that restarts it makes it lead a session itself.

@@ -21,7 +21,12 @@ import struct
 from collections.abc import Iterator
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.owners import groups, ourselves, refuse_if_others_write, written_by_others
+from toolkit_installer.node.owners import (
+    find_other_writers,
+    list_trusted_groups,
+    list_trusted_users,
+    refuse_if_others_write,
+)
 from toolkit_installer.node.root import Root, attempt, opened
 
 _GET_OWNER = 0xB704
@@ -33,7 +38,7 @@ _OUR_MOUNTS = "/proc/self/ns/mnt"
 _OUR_CLOCK = "/proc/self/ns/time"
 
 
-class Standing(enum.Enum):
+class TrustLevel(enum.Enum):
     """How far a process is trusted."""
 
     BELIEVED = "believed"
@@ -42,7 +47,7 @@ class Standing(enum.Enum):
     GONE = "gone"
 
 
-def pinned(pid: int) -> contextlib.AbstractContextManager[int]:
+def pin_process(pid: int) -> contextlib.AbstractContextManager[int]:
     """Open /proc/PID as a descriptor that stands for this process only, never for a later one with the same PID.
 
     Raises FileNotFoundError, ProcessLookupError.
@@ -50,40 +55,40 @@ def pinned(pid: int) -> contextlib.AbstractContextManager[int]:
     return opened(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY)
 
 
-def standing(pid: int) -> Standing:
+def find_trust_level(pid: int) -> TrustLevel:
     """Return how far the process `pid` is trusted."""
     try:
-        with pinned(pid) as folder:
-            return standing_of(folder, pid)
+        with pin_process(pid) as folder:
+            return find_pinned_trust_level(folder, pid)
     except OSError:
-        return Standing.GONE
+        return TrustLevel.GONE
 
 
-def standing_of(folder: int, pid: int) -> Standing:
+def find_pinned_trust_level(folder: int, pid: int) -> TrustLevel:
     """Return how far the process behind `folder`, its open /proc/PID, is trusted."""
     try:
         name, users = _identity(folder)
-        stranger = next(iter(sorted(users - ourselves())), None)
+        stranger = next(iter(sorted(users - list_trusted_users())), None)
         why = "it belongs to somebody else"
         if stranger is None:
-            stranger = _who_else(folder)
+            stranger = _find_other_controller(folder)
             why = "somebody else made its user namespace, or called its set-user-ID program"
     except PermissionError:
-        return Standing.UNSEEN
+        return TrustLevel.UNSEEN
     except (OSError, ValueError):
-        return Standing.GONE  # or a kernel thread, which has no such data
+        return TrustLevel.GONE  # or a kernel thread, which has no such data
     if stranger is None:
-        return Standing.BELIEVED
-    _tell(pid, name, stranger, why)
-    return Standing.STRANGER
+        return TrustLevel.BELIEVED
+    _log_ignored(pid, name, stranger, why)
+    return TrustLevel.STRANGER
 
 
-def _who_else(folder: int) -> int | None:
+def _find_other_controller(folder: int) -> int | None:
     """Return the other user who controls a process of root's, or ours; None if there is none. Raises OSError."""
     with opened("ns/user", os.O_RDONLY, folder) as fd:
         if not os.path.samestat(os.stat(_OUR_NAMESPACE), os.fstat(fd)):
             owner: int = _USER.unpack(fcntl.ioctl(fd, _GET_OWNER, bytes(_USER.size)))[0]
-            if owner not in ourselves():
+            if owner not in list_trusted_users():
                 return owner
     status = os.stat("exe", dir_fd=folder)
     return status.st_uid if status.st_mode & stat.S_ISUID else None
@@ -97,7 +102,7 @@ def is_dead(folder: int) -> bool:
 def state_of(pid: int) -> str:
     """Return the letter of a process's state (proc_pid_status(5)), empty if the process is gone."""
     try:
-        with pinned(pid) as folder:
+        with pin_process(pid) as folder:
             return (_told(_status(folder), "State") or "")[:1]
     except OSError:
         return ""
@@ -106,16 +111,16 @@ def state_of(pid: int) -> str:
 def is_ending(pid: int) -> bool:
     """Return whether the kernel has taken the memory of a process: it runs no more, and the rest goes next."""
     try:
-        with pinned(pid) as folder:
+        with pin_process(pid) as folder:
             return _told(_status(folder), "VmSize") is None
     except OSError:
         return False  # it is gone
 
 
-def blocks(pid: int, number: int) -> bool:
+def is_signal_blocked(pid: int, number: int) -> bool:
     """Return whether a process blocks a signal, and so cannot die of it before it handles it."""
     try:
-        with pinned(pid) as folder:
+        with pin_process(pid) as folder:
             return bool(int(_told(_status(folder), "SigBlk") or "0", 16) & 1 << (number - 1))
     except (OSError, ValueError):
         return False
@@ -124,7 +129,7 @@ def blocks(pid: int, number: int) -> bool:
 def shares_clock(pid: int) -> bool:
     """Return whether a process has the same clock since the boot as this one (time_namespaces(7))."""
     try:
-        with pinned(pid) as folder:
+        with pin_process(pid) as folder:
             return os.path.samestat(os.stat("ns/time", dir_fd=folder), os.stat(_OUR_CLOCK))
     except OSError:
         return True  # a kernel without such namespaces; or it is gone
@@ -133,7 +138,7 @@ def shares_clock(pid: int) -> bool:
 def shares_mounts(pid: int) -> bool:
     """Return whether a process sees the same mounts as this one, so that each path is the same file for both."""
     try:
-        with pinned(pid) as folder:
+        with pin_process(pid) as folder:
             same = os.path.samestat(os.stat("ns/mnt", dir_fd=folder), os.stat(_OUR_MOUNTS))
             return same and os.path.samestat(os.stat("root", dir_fd=folder), os.stat("/"))
     except OSError:
@@ -143,7 +148,7 @@ def shares_mounts(pid: int) -> bool:
 def users_of(pid: int) -> frozenset[int]:
     """Return the real, effective, saved and file system user of a process; none if it is gone."""
     try:
-        with pinned(pid) as folder:
+        with pin_process(pid) as folder:
             return _identity(folder)[1]
     except (OSError, ValueError):
         return frozenset()
@@ -176,7 +181,7 @@ def _told(status: bytes, field: str) -> str | None:
 
 
 @functools.lru_cache(maxsize=256)
-def _tell(pid: int, name: str, user: int, why: str) -> None:
+def _log_ignored(pid: int, name: str, user: int, why: str) -> None:
     """Log once that a process is ignored. Our log takes over the records of the standard library's logging."""
     import logging  # noqa: PLC0415  # most nodes have nothing to ignore
 
@@ -235,11 +240,11 @@ def _refuse_program(fd: int, path: str) -> None:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode) or not status.st_mode & 0o111:
         raise ConfigurationError("is no program", path=path, hint="look at what is there")
-    if status.st_uid not in ourselves():
+    if status.st_uid not in list_trusted_users():
         raise ConfigurationError(
             f"belongs to user {status.st_uid}, and would be run as root: it is not run", path=path, hint="chown root it"
         )
-    who = written_by_others(fd, groups())
+    who = find_other_writers(fd, list_trusted_groups())
     if who is not None:
         raise ConfigurationError(
             f"is writable by {who}, and would be run as root: it is not run", path=path, hint="chmod go-w it"

@@ -178,10 +178,10 @@ _NO_LINK = (errno.ENOENT, errno.EPERM, errno.EXDEV, errno.EOPNOTSUPP)
 _PIECE = 1 << 20
 """Bytes that are copied at once: no more is in memory, and progress can be reported in between."""
 
-Told: TypeAlias = Callable[[int], None]
+ProgressCallback: TypeAlias = Callable[[int], None]
 """Receives the number of bytes of each piece that was copied."""
 
-Placing: TypeAlias = Callable[[int, str, str, int], None]
+PlaceFile: TypeAlias = Callable[[int, str, str, int], None]
 """Moves a temporary file to its place. Parameters: the open folder, the temporary name, the name, the open file."""
 
 
@@ -196,7 +196,7 @@ class Writer(Folders):
         """Make the canonical `path` a file with this content, whatever is there now: for files wholly ours."""
         self._put(path, lambda fd: self._write_all(fd, content), metadata, self._rename, flush=flush)
 
-    def copy(self, source: str, path: str, metadata: Metadata, told: Told, *, flush: bool = True) -> None:
+    def copy(self, source: str, path: str, metadata: Metadata, told: ProgressCallback, *, flush: bool = True) -> None:
         """Make the canonical `path` a copy of the installer's own file `source`, by the kernel where it can.
 
         An existing file is replaced atomically. Raises NodeError, ConfigurationError, the latter also if `source` is
@@ -249,7 +249,7 @@ class Writer(Folders):
             self.remove(leftover)
 
     def _put(
-        self, path: str, fill: Callable[[int], None], metadata: Metadata, place: Placing, *, flush: bool = True
+        self, path: str, fill: Callable[[int], None], metadata: Metadata, place: PlaceFile, *, flush: bool = True
     ) -> None:
         """Create a temporary file next to `path`, fill it, and have `place` move it there. Raises NodeError."""
         with attempt("write it", path), self.root.parent(path) as (folder, name):
@@ -319,7 +319,7 @@ class Writer(Folders):
         while rest:
             rest = rest[self.calls.write(fd, rest) :]
 
-    def _copy_all(self, source: int, target: int, path: str, told: Told) -> None:
+    def _copy_all(self, source: int, target: int, path: str, told: ProgressCallback) -> None:
         """Copy by sharing blocks, else by copy_file_range, and the rest through memory. `path` leads to `source`.
 
         No digest is calculated on the way: reading the bytes costs three times as much as a copy by the kernel.

@@ -22,9 +22,9 @@ from toolkit_installer.node import sockets
 from toolkit_installer.node.root import Root
 from toolkit_installer.nri.decision import Policy
 from toolkit_installer.nri.session import (
-    Configured,
     Event,
-    Identity,
+    PluginConfigured,
+    PluginIdentity,
     ProtocolError,
     Rejected,
     Serving,
@@ -32,12 +32,12 @@ from toolkit_installer.nri.session import (
     Unsupported,
 )
 
-FIRST = 0.05
-LOOK = 1.0
+FIRST_PAUSE = 0.05
+CHECK_SECONDS = 1.0
 """Seconds between two checks of the file at the socket's path; the longest pause if no process listens there."""
-LONGEST = 30.0
+LONGEST_PAUSE = 30.0
 """Seconds between two attempts at a socket that cannot be used."""
-STEADY = 10.0
+STEADY_SECONDS = 10.0
 """Seconds after which a connection counts as good: if it is lost then, the first attempts follow fast again."""
 
 
@@ -45,7 +45,7 @@ class Backoff:
     """Schedules the connection attempts. All times are seconds of a clock that never goes back."""
 
     def __init__(self) -> None:
-        self._pause = FIRST
+        self._pause = FIRST_PAUSE
         self._at = 0.0
         self._seen = ""
         self._look = 0.0
@@ -53,13 +53,13 @@ class Backoff:
     def failed(self, now: float, seen: str, *, there: bool) -> None:
         """Record a failed attempt. `seen`: what is at the socket's path; `there`: whether a process listens."""
         self._at = now + self._pause
-        self._pause = min(self._pause * 2, LONGEST if there else LOOK)
-        self._seen, self._look = seen, now + min(LOOK, self._at - now)
+        self._pause = min(self._pause * 2, LONGEST_PAUSE if there else CHECK_SECONDS)
+        self._seen, self._look = seen, now + min(CHECK_SECONDS, self._at - now)
 
     def lost(self, now: float, served_since: float, seen: str) -> None:
         """Record the loss of a connection that was good since `served_since`."""
-        if now - served_since >= STEADY:
-            self._pause = FIRST
+        if now - served_since >= STEADY_SECONDS:
+            self._pause = FIRST_PAUSE
         self.failed(now, seen, there=True)
 
     def when(self) -> float:
@@ -69,12 +69,12 @@ class Backoff:
     def due(self, now: float, seen: str) -> bool:
         """Return whether it is time for an attempt, with `seen` at the socket's path now."""
         if seen != self._seen:
-            self._pause = FIRST
+            self._pause = FIRST_PAUSE
             return True
         if now >= self._at:
             return True
         if now >= self._look:
-            self._look = now + LOOK
+            self._look = now + CHECK_SECONDS
         return False
 
 
@@ -82,11 +82,11 @@ REGISTRATION_SECONDS = 5.0
 """The engine's time limit for a plugin (`DefaultPluginRegistrationTimeout`), and the plugin's for the engine."""
 _FLAG = "--nri-socket"
 _READ = 64 * 1024
-_MOST = 8 << 20
+_MAX_UNREAD = 8 << 20
 """Bytes that an engine may leave unread before the connection is closed: two of the largest messages."""
 
 
-class Lost(NamedTuple):
+class ConnectionLost(NamedTuple):
     """The engine sends no requests any more, or not yet; the plugin tries to connect again."""
 
     reason: str
@@ -96,7 +96,12 @@ class Plugin:
     """The plugin of one engine. `path` is the node's path of the NRI socket."""
 
     def __init__(
-        self, root: Root, path: str, identity: Identity, policy: Policy, clock: Callable[[], float] = time.monotonic
+        self,
+        root: Root,
+        path: str,
+        identity: PluginIdentity,
+        policy: Policy,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._root = root
         self.path = path
@@ -125,7 +130,7 @@ class Plugin:
         when = self._backoff.when() if self._socket is None else self._deadline
         return None if when is None else max(0.0, when - self._clock())
 
-    def due(self) -> list[Event | Lost]:
+    def due(self) -> list[Event | ConnectionLost]:
         """Do what is due: connect, or close the connection to an engine that does not respond."""
         now = self._clock()
         if self._socket is not None:
@@ -136,7 +141,7 @@ class Plugin:
             return []
         return self._connect()
 
-    def ready(self) -> list[Event | Lost]:
+    def ready(self) -> list[Event | ConnectionLost]:
         """Read what the engine sent, respond, and send pending data."""
         if self._socket is None:
             return []
@@ -154,9 +159,9 @@ class Plugin:
             self._socket.close()
             self._socket = None
 
-    def _connect(self) -> list[Event | Lost]:
+    def _connect(self) -> list[Event | ConnectionLost]:
         try:
-            connection = sockets.believed(self._root, self.path, _FLAG)
+            connection = sockets.connect_to_trusted(self._root, self.path, _FLAG)
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
             return self._failed(_words(error), there=False)
         except (OSError, InstallerError) as error:
@@ -168,7 +173,7 @@ class Plugin:
         self._since = None
         return self._send()
 
-    def _take(self, data: bytes) -> list[Event | Lost]:
+    def _take(self, data: bytes) -> list[Event | ConnectionLost]:
         """Respond to received data."""
         try:
             replies, events = self._session.receive(data)
@@ -176,13 +181,13 @@ class Plugin:
             return self._lose(f"the engine does not speak NRI: {error}")
         self._note(events)
         self._out += replies
-        told: list[Event | Lost] = [*events, *self._send()]
+        told: list[Event | ConnectionLost] = [*events, *self._send()]
         for event in events:
             if isinstance(event, Rejected):
                 told += self._lose(f"the engine did not take the plugin: {event.reason}")
         return told
 
-    def _send(self) -> list[Event | Lost]:
+    def _send(self) -> list[Event | ConnectionLost]:
         """Send what the engine accepts now; the rest stays pending, within bounds."""
         if self._socket is None or not self._out:
             return []
@@ -193,20 +198,20 @@ class Plugin:
         except OSError as error:
             return self._lose(_words(error))
         del self._out[:sent]
-        if len(self._out) > _MOST:
+        if len(self._out) > _MAX_UNREAD:
             return self._lose("the engine does not read its answers")
         return []
 
     def _note(self, events: list[Event]) -> None:
         """Record the deadline and the start of service, on which the next steps depend."""
         for event in events:
-            if isinstance(event, Configured | Unsupported):
+            if isinstance(event, PluginConfigured | Unsupported):
                 self._deadline = None
             if isinstance(event, Serving):
                 self._since = self._clock()
                 self._told = None
 
-    def _lose(self, reason: str) -> list[Event | Lost]:
+    def _lose(self, reason: str) -> list[Event | ConnectionLost]:
         self.close()
         self._out.clear()
         since, self._since, self._deadline = self._since, None, None
@@ -215,21 +220,21 @@ class Plugin:
         self._backoff.lost(self._clock(), since, self._seen())
         return self._tell(reason)
 
-    def _failed(self, reason: str, *, there: bool) -> list[Event | Lost]:
+    def _failed(self, reason: str, *, there: bool) -> list[Event | ConnectionLost]:
         self._backoff.failed(self._clock(), self._seen(), there=there)
         return self._tell(reason)
 
-    def _tell(self, reason: str) -> list[Event | Lost]:
+    def _tell(self, reason: str) -> list[Event | ConnectionLost]:
         """Report a reason once, however often it is repeated in a row."""
         if reason == self._told:
             return []
         self._told = reason
-        return [Lost(reason)]
+        return [ConnectionLost(reason)]
 
     def _seen(self) -> str:
         """Return a text that identifies the file at the socket's path."""
         try:
-            with sockets.reachable(self._root, self.path) as name:
+            with sockets.shorten_socket_path(self._root, self.path) as name:
                 status = os.lstat(name)
         except (OSError, InstallerError) as error:
             return type(error).__name__
@@ -245,7 +250,7 @@ def _words(error: Exception) -> str:
 class Listener(Protocol):
     """Receives the plugin's events. Its methods do not wait."""
 
-    def hear(self, event: Event | Lost) -> None:
+    def hear(self, event: Event | ConnectionLost) -> None:
         """Handle an event."""
 
     def patience(self) -> float | None:

@@ -36,7 +36,7 @@ from toolkit_installer import lazy
 DOMAIN = "nvidia.cdi.k8s.io"
 MANAGEMENT = "management.nvidia.com/gpu"
 """The kind that always counts as management devices, whatever --cdi-kind is: an older specification may exist."""
-LONGEST = 64 * 1024
+MAX_ANNOTATION_BYTES = 64 * 1024
 """Bytes of an annotation: a thousand devices by their longest names. Kubernetes accepts four times as much, and the
 engine, and each container after this one, waits for the response."""
 
@@ -45,7 +45,7 @@ _NAME = lazy.pattern(r"[A-Za-z][\w.-]*/[A-Za-z][\w.-]*=[A-Za-z0-9][\w.:-]*", re.
 _SHOWN = 100
 
 
-class Asked(NamedTuple):
+class ContainerRequest(NamedTuple):
     """A container that the engine is about to create; names are Kubernetes' own, `annotations` the pod's."""
 
     namespace: str
@@ -80,34 +80,34 @@ class Withheld(NamedTuple):
     reason: str
 
 
-class Refused(NamedTuple):
+class DevicesRefused(NamedTuple):
     """The container is not to be created; the reason is for the author of the pod."""
 
     reason: str
 
 
-Verdict = Granted | Withheld | Refused
+DeviceVerdict = Granted | Withheld | DevicesRefused
 
 
-def decide(asked: Asked, policy: Policy) -> Verdict:
+def decide(asked: ContainerRequest, policy: Policy) -> DeviceVerdict:
     """Return what the container gets."""
     key = next((key for key in _keys(asked.container) if key in asked.annotations), None)
     if key is None:
         return Granted()
     value = asked.annotations[key]
-    if len(value) > LONGEST or len(value.encode()) > LONGEST:
-        return Refused(f"the annotation {key} has more than {LONGEST} bytes")
-    kind = _management(value, policy)
+    if len(value) > MAX_ANNOTATION_BYTES or len(value.encode()) > MAX_ANNOTATION_BYTES:
+        return DevicesRefused(f"the annotation {key} has more than {MAX_ANNOTATION_BYTES} bytes")
+    kind = _find_management_kind(value, policy)
     if kind is not None and asked.namespace not in policy.namespaces:
         reason = (
             f"the annotation {key} asks for devices of the kind {kind}, which only pods in these namespaces may have: "
             f"{', '.join(sorted(policy.namespaces))}. This pod is in {asked.namespace}. Ask for GPUs by the resource "
             "of a device plugin, or have the namespace added with --nri-management-cdi-device-namespaces"
         )
-        return Withheld(reason) if policy.lenient else Refused(reason)
+        return Withheld(reason) if policy.lenient else DevicesRefused(reason)
     if policy.lenient:
         return Granted(tuple(value.split(",")))
-    return _strictly(key, value)
+    return _parse_devices(key, value)
 
 
 def _keys(container: str) -> tuple[str, ...]:
@@ -115,7 +115,7 @@ def _keys(container: str) -> tuple[str, ...]:
     return f"{DOMAIN}/container.{container}", f"{DOMAIN}/pod", DOMAIN
 
 
-def _management(value: str, policy: Policy) -> str | None:
+def _find_management_kind(value: str, policy: Policy) -> str | None:
     """Return the kind of management devices that is requested, None if none is.
 
     The kind counts anywhere in the value: an engine that splits the list in its own way must not find more in it than
@@ -124,12 +124,12 @@ def _management(value: str, policy: Policy) -> str | None:
     return next((kind for kind in sorted({MANAGEMENT, *policy.kinds}) if kind in value), None)
 
 
-def _strictly(key: str, value: str) -> Verdict:
+def _parse_devices(key: str, value: str) -> DeviceVerdict:
     """Return the devices of a value, each once. Spaces around a name are taken for a typing error and ignored."""
     names = [name.strip() for name in value.split(",")] if value.strip() else []
     wrong = next((name for name in names if not _NAME.fullmatch(name)), None)
     if wrong is not None:
-        return Refused(
+        return DevicesRefused(
             f"the annotation {key} has {wrong[:_SHOWN]!r}, which is no full name of a CDI device, such as "
             "nvidia.com/gpu=0: correct the pod"
         )
@@ -144,7 +144,7 @@ _CANDIDATE = lazy.pattern(r"[-~](alpha|beta|rc)", re.ASCII)
 _Version = tuple[int, int, int, int]
 """The last is 0 for a release candidate, which precedes its version, and 1 otherwise."""
 _NO_END: _Version = (1 << 30, 0, 0, 0)
-_GIVES: dict[str, tuple[tuple[_Version, _Version], ...]] = {
+_SERVED_VERSIONS: dict[str, tuple[tuple[_Version, _Version], ...]] = {
     "containerd": (((1, 7, 30, 1), (2, 0, 0, 0)), ((2, 1, 0, 1), _NO_END)),
     "cri-o": (((1, 34, 1, 1), _NO_END),),
 }
@@ -152,17 +152,17 @@ _GIVES: dict[str, tuple[tuple[_Version, _Version], ...]] = {
 _WANTED = {"containerd": "containerd 1.7.30 or 2.1.0, or a later one of these,", "cri-o": "CRI-O 1.34.1 or later"}
 
 
-def refusal(name: str, version: str) -> str | None:
+def find_engine_refusal(name: str, version: str) -> str | None:
     """Return why an engine is not served, None if it is. Both parameters are the engine's own values in Configure."""
     said = f"{name[:_SHOWN]} {version[:_SHOWN]}".strip()
-    if name not in _GIVES:
+    if name not in _SERVED_VERSIONS:
         return f"the engine calls itself {said!r}, and it is not known whether it gives a container what a plugin names"
     match = _NUMBERS.fullmatch(version)
     if match is None:
         return f"the engine calls itself {said!r}, which has no version that can be read: {_WANTED[name]} is needed"
     candidate = _CANDIDATE.match(match[4]) is not None
     numbers = int(match[1]), int(match[2]), int(match[3]), int(not candidate)
-    if any(first <= numbers < end for first, end in _GIVES[name]):
+    if any(first <= numbers < end for first, end in _SERVED_VERSIONS[name]):
         return None
     return (
         f"{said} accepts a plugin's answer and leaves the CDI devices out of the container without a word: "

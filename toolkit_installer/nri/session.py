@@ -21,13 +21,13 @@ from typing import NamedTuple, TypeVar
 from google.protobuf.message import DecodeError, Message
 
 from toolkit_installer.nri import decision, nri_pb2
-from toolkit_installer.nri.decision import Asked, Granted, Policy, Refused, Verdict
+from toolkit_installer.nri.decision import ContainerRequest, DevicesRefused, DeviceVerdict, Granted, Policy
 
 PLUGIN = 1
 """The stream of the engine's requests to the plugin."""
 RUNTIME = 2
 """The stream of the plugin's requests to the engine."""
-LARGEST = 10 + (4 << 20)
+MAX_FRAME_BYTES = 10 + (4 << 20)
 """Bytes in a frame: the largest message of ttrpc with its header. A longer frame is invalid."""
 
 _FRAME_HEADER = struct.Struct(">II")
@@ -63,8 +63,10 @@ class Frames:
                     return
                 self._stream, self._missing = _FRAME_HEADER.unpack(self._header)
                 self._header = b""
-                if self._missing > LARGEST:
-                    raise ProtocolError(f"a frame of {self._missing} bytes is announced, {LARGEST} are the most")
+                if self._missing > MAX_FRAME_BYTES:
+                    raise ProtocolError(
+                        f"a frame of {self._missing} bytes is announced, {MAX_FRAME_BYTES} are the most"
+                    )
                 continue
             piece = bytes(rest[: self._missing])
             rest = rest[len(piece) :]
@@ -72,19 +74,19 @@ class Frames:
             yield self._stream, piece
 
 
-def framed(stream: int, data: bytes) -> bytes:
+def build_frames(stream: int, data: bytes) -> bytes:
     """Return the frames that carry `data` in a stream."""
     pieces = (data[start : start + _SENT] for start in range(0, len(data), _SENT))
     return b"".join(_FRAME_HEADER.pack(stream, len(piece)) + piece for piece in pieces)
 
 
-LIMIT = 4 << 20
+MAX_MESSAGE_BYTES = 4 << 20
 """Bytes in a message, without its header."""
 
 _MESSAGE_HEADER = struct.Struct(">IIBB")
 
 
-class Kind(enum.IntEnum):
+class MessageKind(enum.IntEnum):
     """The kinds of messages that a plugin knows; others are ignored, as the protocol may be extended."""
 
     REQUEST = 1
@@ -110,8 +112,8 @@ class Messages:
         self._held += data
         while len(self._held) >= _MESSAGE_HEADER.size:
             length, call, kind, _flags = _MESSAGE_HEADER.unpack_from(self._held)
-            if length > LIMIT:
-                raise ProtocolError(f"a message of {length} bytes is announced, {LIMIT} are the most")
+            if length > MAX_MESSAGE_BYTES:
+                raise ProtocolError(f"a message of {length} bytes is announced, {MAX_MESSAGE_BYTES} are the most")
             end = _MESSAGE_HEADER.size + length
             if len(self._held) < end:
                 return
@@ -120,10 +122,10 @@ class Messages:
             yield TtrpcMessage(call, kind, body)
 
 
-def packed(message: TtrpcMessage) -> bytes:
+def pack_message(message: TtrpcMessage) -> bytes:
     """Return the bytes of a message. Raises ProtocolError if it is too long."""
-    if len(message.body) > LIMIT:
-        raise ProtocolError(f"a message of {len(message.body)} bytes cannot be sent, {LIMIT} are the most")
+    if len(message.body) > MAX_MESSAGE_BYTES:
+        raise ProtocolError(f"a message of {len(message.body)} bytes cannot be sent, {MAX_MESSAGE_BYTES} are the most")
     return _MESSAGE_HEADER.pack(len(message.body), message.call, message.kind, 0) + message.body
 
 
@@ -143,7 +145,7 @@ class MalformedError(Exception):
     """Bytes that are not the expected message."""
 
 
-class Request(NamedTuple):
+class ServiceCall(NamedTuple):
     """A call: its service, its method, and its message as bytes."""
 
     service: str
@@ -158,13 +160,13 @@ class Engine(NamedTuple):
     version: str
 
 
-def parse_request(data: bytes) -> Request:
+def parse_request(data: bytes) -> ServiceCall:
     """Parse a call. Raises MalformedError."""
     message = _read(data, nri_pb2.Request())
-    return Request(message.service, message.method, message.payload)
+    return ServiceCall(message.service, message.method, message.payload)
 
 
-def registration(name: str, index: int) -> bytes:
+def build_registration(name: str, index: int) -> bytes:
     """Return the call that registers a plugin; `index` is its position among the plugins, 0 to 99."""
     payload = nri_pb2.RegisterPluginRequest(plugin_name=name, plugin_idx=f"{index:02}").SerializeToString()
     call = nri_pb2.Request(service=RUNTIME_SERVICE, method="RegisterPlugin", payload=payload)
@@ -184,7 +186,7 @@ def build_response(payload: bytes = b"") -> bytes:
     return nri_pb2.Response(payload=payload).SerializeToString()
 
 
-def error_response(code: int, reason: str) -> bytes:
+def build_error_response(code: int, reason: str) -> bytes:
     """Return a response with an error."""
     return nri_pb2.Response(status=nri_pb2.Status(code=code, message=reason)).SerializeToString()
 
@@ -195,12 +197,12 @@ def parse_engine(payload: bytes) -> Engine:
     return Engine(message.runtime_name, message.runtime_version)
 
 
-def subscription() -> bytes:
+def build_subscription() -> bytes:
     """Return the response to Configure, which subscribes to the creation of containers and to nothing else."""
     return nri_pb2.ConfigureResponse(events=_CREATE_CONTAINER).SerializeToString()
 
 
-def synchronize_response(payload: bytes) -> tuple[bytes, bool]:
+def build_synchronize_response(payload: bytes) -> tuple[bytes, bool]:
     """Return the response to Synchronize, and whether the request was the last part. Raises MalformedError.
 
     An engine with many containers sends them in parts, and expects a response to each before it continues.
@@ -209,11 +211,11 @@ def synchronize_response(payload: bytes) -> tuple[bytes, bool]:
     return nri_pb2.SynchronizeResponse(more=message.more).SerializeToString(), not message.more
 
 
-def parse_container(payload: bytes) -> Asked:
+def parse_container(payload: bytes) -> ContainerRequest:
     """Parse CreateContainer. Raises MalformedError."""
     message = _read(payload, nri_pb2.CreateContainerRequest())
     pod = message.pod
-    return Asked(pod.namespace, pod.name, message.container.name, dict(pod.annotations))
+    return ContainerRequest(pod.namespace, pod.name, message.container.name, dict(pod.annotations))
 
 
 def adjustment(devices: tuple[str, ...]) -> bytes:
@@ -235,7 +237,7 @@ def _read(data: bytes, message: _Kind) -> _Kind:
 
 _REGISTER = 1
 """The number of the plugin's only call."""
-_LEFT_ALONE = frozenset(
+_UNSUBSCRIBED_METHODS = frozenset(
     [
         *("RunPodSandbox", "UpdatePodSandbox", "PostUpdatePodSandbox", "StopPodSandbox", "RemovePodSandbox"),
         *("PostCreateContainer", "StartContainer", "PostStartContainer", "UpdateContainer", "PostUpdateContainer"),
@@ -245,14 +247,14 @@ _LEFT_ALONE = frozenset(
 """Requests that a plugin may receive without a subscription: an empty response changes nothing."""
 
 
-class Identity(NamedTuple):
+class PluginIdentity(NamedTuple):
     """How the engine identifies a plugin: by a name, and its position among the plugins, 0 to 99."""
 
     name: str
     place: int
 
 
-class Configured(NamedTuple):
+class PluginConfigured(NamedTuple):
     """The engine has accepted the plugin. It sends no requests about containers yet."""
 
     engine: Engine
@@ -278,7 +280,7 @@ class Answered(NamedTuple):
     """The plugin has responded about a container that requests devices: NAMESPACE/POD/CONTAINER."""
 
     container: str
-    verdict: Verdict
+    verdict: DeviceVerdict
 
 
 class Malformed(NamedTuple):
@@ -292,13 +294,13 @@ class ShuttingDown(NamedTuple):
     """The engine has announced that it shuts down."""
 
 
-Event = Configured | Unsupported | Rejected | Serving | Answered | Malformed | ShuttingDown
+Event = PluginConfigured | Unsupported | Rejected | Serving | Answered | Malformed | ShuttingDown
 
 
 class Session:
     """One connection, from its beginning. After a ProtocolError it is unusable."""
 
-    def __init__(self, identity: Identity, policy: Policy) -> None:
+    def __init__(self, identity: PluginIdentity, policy: Policy) -> None:
         self._identity = identity
         self._policy = policy
         self._frames = Frames()
@@ -309,8 +311,8 @@ class Session:
 
     def begin(self) -> bytes:
         """Return the first bytes to send: the registration."""
-        body = registration(*self._identity)
-        return framed(RUNTIME, packed(TtrpcMessage(_REGISTER, Kind.REQUEST, body)))
+        body = build_registration(*self._identity)
+        return build_frames(RUNTIME, pack_message(TtrpcMessage(_REGISTER, MessageKind.REQUEST, body)))
 
     def receive(self, data: bytes) -> tuple[bytes, list[Event]]:
         """Process received bytes; return the bytes to send, and the events. Raises ProtocolError."""
@@ -323,15 +325,17 @@ class Session:
             for message in received.feed(piece):
                 if stream == RUNTIME:
                     events += self._answered(message)
-                elif message.kind == Kind.REQUEST:
+                elif message.kind == MessageKind.REQUEST:
                     body, told = self._called(message.body)
-                    replies.append(framed(PLUGIN, packed(TtrpcMessage(message.call, Kind.RESPONSE, body))))
+                    replies.append(
+                        build_frames(PLUGIN, pack_message(TtrpcMessage(message.call, MessageKind.RESPONSE, body)))
+                    )
                     events += told
         return b"".join(replies), events
 
     def _answered(self, message: TtrpcMessage) -> list[Event]:
         """Process the response to the registration. Raises ProtocolError."""
-        if not self._registering or (message.call, message.kind) != (_REGISTER, Kind.RESPONSE):
+        if not self._registering or (message.call, message.kind) != (_REGISTER, MessageKind.RESPONSE):
             return []
         self._registering = False
         try:
@@ -349,7 +353,7 @@ class Session:
             return self._served(method, request.payload)
         except MalformedError as error:
             reason = str(error)
-            return error_response(INVALID_ARGUMENT, reason), [Malformed(method, reason)]
+            return build_error_response(INVALID_ARGUMENT, reason), [Malformed(method, reason)]
 
     def _served(self, method: str, payload: bytes) -> tuple[bytes, list[Event]]:
         """Return the response to a method of the plugin's service, and the events. Raises MalformedError."""
@@ -358,31 +362,31 @@ class Session:
         if method == "Configure":
             return self._configure(payload)
         if method == "Synchronize":
-            response, last = synchronize_response(payload)
+            response, last = build_synchronize_response(payload)
             begins = last and self._configured and not self._serving
             self._serving = self._serving or begins
             return build_response(response), [Serving()] if begins else []
         if method == "Shutdown":
             return build_response(), [ShuttingDown()]
-        if method in _LEFT_ALONE:
+        if method in _UNSUBSCRIBED_METHODS:
             return build_response(), []
-        return error_response(UNIMPLEMENTED, "the plugin has no such method"), []
+        return build_error_response(UNIMPLEMENTED, "the plugin has no such method"), []
 
     def _configure(self, payload: bytes) -> tuple[bytes, list[Event]]:
         engine = parse_engine(payload)
-        reason = decision.refusal(*engine)
+        reason = decision.find_engine_refusal(*engine)
         if reason is not None:
-            return error_response(FAILED_PRECONDITION, reason), [Unsupported(reason)]
+            return build_error_response(FAILED_PRECONDITION, reason), [Unsupported(reason)]
         self._configured = True
-        return build_response(subscription()), [Configured(engine)]
+        return build_response(build_subscription()), [PluginConfigured(engine)]
 
     def _created(self, payload: bytes) -> tuple[bytes, list[Event]]:
         if not self._configured:
-            return error_response(FAILED_PRECONDITION, "the plugin was not configured"), []
+            return build_error_response(FAILED_PRECONDITION, "the plugin was not configured"), []
         asked = parse_container(payload)
         verdict = decision.decide(asked, self._policy)
         told: list[Event] = [] if verdict == Granted() else [Answered(str(asked), verdict)]
-        if isinstance(verdict, Refused):
-            return error_response(PERMISSION_DENIED, verdict.reason), told
+        if isinstance(verdict, DevicesRefused):
+            return build_error_response(PERMISSION_DENIED, verdict.reason), told
         devices = verdict.devices if isinstance(verdict, Granted) else ()
         return build_response(adjustment(devices)), told

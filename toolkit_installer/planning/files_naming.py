@@ -27,12 +27,12 @@ from toolkit_installer.engines.containerd.distributions import layout_of
 from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.engines.containerd.tables import executable, runtimes_in, shape
 from toolkit_installer.engines.detect.unit_files import TABLE, UNIT_FOLDERS
-from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.engines.ownership import is_beneath
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import PATH
-from toolkit_installer.node.reading import OneLook, Reader
+from toolkit_installer.node.reading import CachedReader, Reader
 from toolkit_installer.node.root import NodeError
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.settings import EngineName
@@ -41,7 +41,7 @@ from toolkit_installer.toolkit.payload import RUNTIMES
 _MOST_FILES = 100_000
 _LONGEST_PATH = 4096
 _PATH = PATH.split(":")
-_OUT_OF_REACH = frozenset({0, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
+_UNREADABLE_ERRNOS = frozenset({0, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """The errno values of files that engines, or this user's, cannot read either; 0: a symlink that is not followed."""
 _WILDCARD = lazy.pattern(r"[*?\[\\]")
 _SHIM = "containerd-shim-"
@@ -66,32 +66,34 @@ class Naming(msgspec.Struct, frozen=True):
         return f"{self.file}:{self.line} names {self.path}"
 
 
-def naming(node: Node, folder: str, *, known: Iterable[str] = (), instead: Collection[str] = ()) -> tuple[Naming, ...]:
+def find_naming_files(
+    node: Node, folder: str, *, known: Iterable[str] = (), instead: Collection[str] = ()
+) -> tuple[Naming, ...]:
     """Return the files that name anything in the toolkit's `folder`, each file and path once.
 
     `known`: more files that an engine is known to read. `instead`: files to skip, as they are about to change.
     """
     search = _Search(node, folder, instead)
-    for reader in map(OneLook, node.readers()):
-        search.read(reader, (*known, *usual(), *told(node)))
+    for reader in map(CachedReader, node.readers()):
+        search.read(reader, (*known, *list_usual_patterns(), *list_command_line_files(node)))
     search.look_at_processes()
     return tuple(search.found)
 
 
-def in_specifications(node: Node, folder: str) -> tuple[Naming, ...]:
+def find_naming_specifications(node: Node, folder: str) -> tuple[Naming, ...]:
     """Return the CDI specifications that name the toolkit's `folder`. The caller has to remove ours first."""
     search = _Search(node, folder, ())
-    for reader in map(OneLook, node.readers()):
+    for reader in map(CachedReader, node.readers()):
         search.read(reader, (f"{place}/*" for place in CDI_FOLDERS))
     return tuple(search.found)
 
 
-def known_files(receipt: Receipt) -> tuple[str, ...]:
+def list_recorded_files(receipt: Receipt) -> tuple[str, ...]:
     """Return the engines' files that the receipt names."""
     return tuple(dict.fromkeys(file.path for engine in receipt.engines for file in engine.files))
 
 
-def refuse_removal(found: Sequence[Naming], *, recorded: bool) -> StillNamedError:
+def build_refusal(found: Sequence[Naming], *, recorded: bool) -> StillNamedError:
     """Return an error that says what stays, why, and what to do. `recorded`: there is a receipt."""
     another = "" if recorded else "; or name its engine, too, with --runtime: what installers left is taken out of it"
     return StillNamedError(
@@ -114,14 +116,14 @@ class _Search:
         """By each reader's root: the programs that are links into the toolkit."""
         self.found: dict[Naming, None] = {}
 
-    def read(self, reader: OneLook, patterns: Iterable[str]) -> None:
+    def read(self, reader: CachedReader, patterns: Iterable[str]) -> None:
         """Search the files that match the patterns, and all imports. Raises StillNamedError if there are too many."""
         pending = deque(patterns)
         while pending:
             for path in _matching(reader, pending.popleft()):
                 content = self._content(reader, path)
                 if content is not None:
-                    pending += named_by(content, path)
+                    pending += list_imports(content, path)
                     self._look(reader, path, content)
             if len(self._seen) > _MOST_FILES:
                 raise StillNamedError(
@@ -146,7 +148,7 @@ class _Search:
                 reason=error.reason,
             )
             # the file exists, but is too large or unreadable here: an engine may still read it
-            if not isinstance(error, NodeError) or error.number not in _OUT_OF_REACH:
+            if not isinstance(error, NodeError) or error.number not in _UNREADABLE_ERRNOS:
                 self.found[Naming(path, 1, f"what nobody has read to its end ({error.reason})")] = None
             return None
 
@@ -159,11 +161,11 @@ class _Search:
             self.found |= dict.fromkeys(Naming(path, each.line, each.path) for each in named)
         elif layout.detects and layout.may_set_default(self._node.files.content):
             # other generated files come from one that is searched itself, and are generated again without the toolkit
-            self.found |= dict.fromkeys(_default_of(layout, path, content, self._folders))
+            self.found |= dict.fromkeys(_find_default_runtime(layout, path, content, self._folders))
 
     def look_at_processes(self) -> None:
         """Search the command lines of the node's engines."""
-        for process in processes.named(frozenset().union(*PROCESS_NAMES.values())):
+        for process in processes.find_by_name(frozenset().union(*PROCESS_NAMES.values())):
             if not self._node.is_home_of(process):
                 continue
             if process.hidden:
@@ -184,13 +186,13 @@ class _Search:
         if root not in self._links:
             self._links[root] = frozenset(_links(reader, self._folders))
         links = self._links[root]
-        return mentions.of(content, lambda name: name in links or _is_ours(reader, self._folders, name))
+        return mentions.find_mentions(content, lambda name: name in links or _is_ours(reader, self._folders, name))
 
 
-def names(reader: Reader, folder: str, content: bytes) -> bool:
+def names_toolkit(reader: Reader, folder: str, content: bytes) -> bool:
     """Return whether a text names a path in the toolkit's folder, or one of its programs without a folder."""
     folders = (folder, reader.canonical(folder))
-    return bool(mentions.of(content, lambda name: _is_ours(reader, folders, name)))
+    return bool(mentions.find_mentions(content, lambda name: _is_ours(reader, folders, name)))
 
 
 def _links(reader: Reader, folders: Sequence[str]) -> Iterator[str]:
@@ -221,18 +223,18 @@ def _is_ours(reader: Reader, folders: Sequence[str], name: str) -> bool:
     """Return whether a path lies in the toolkit's folder, or a program's name leads there by a symlink."""
     places = [name] if name.startswith("/") else [f"{place}/{name}" for place in _PATH if name in _PROGRAMS]
     for path in places:
-        if any(beneath(posixpath.normpath(path), folder) for folder in folders):
+        if any(is_beneath(posixpath.normpath(path), folder) for folder in folders):
             return True
         try:
             leads = reader.canonical(path) if "\0" not in path and len(path) < _LONGEST_PATH else path
         except NodeError:
             continue
-        if any(beneath(leads, folder) for folder in folders):
+        if any(is_beneath(leads, folder) for folder in folders):
             return True
     return False
 
 
-def _default_of(layout: Layout, path: str, content: bytes, folders: Sequence[str]) -> Iterator[Naming]:
+def _find_default_runtime(layout: Layout, path: str, content: bytes, folders: Sequence[str]) -> Iterator[Naming]:
     """Yield the default runtime in a generated file, if it lies in one of the folders.
 
     Such a default is an option of the distribution's, not ours: k3s does not start with a default that it does not find
@@ -246,18 +248,18 @@ def _default_of(layout: Layout, path: str, content: bytes, folders: Sequence[str
     name = lookup(document, tables.default)
     entry = runtimes_in(document, layout.plugin).get(name) if isinstance(name, str) else None
     runs = executable(entry) if entry is not None else None
-    if runs is not None and any(beneath(runs, folder) for folder in folders):
+    if runs is not None and any(is_beneath(runs, folder) for folder in folders):
         words = f"{runs} as the default runtime, which {layout.name} was told (its --default-runtime)"
         yield Naming(path, toml_document.line_of(content, tables.default) or 1, words)
 
 
-def _matching(reader: OneLook, pattern: str) -> Sequence[str]:
+def _matching(reader: CachedReader, pattern: str) -> Sequence[str]:
     if "*" not in pattern:
         return [] if reader.lacks(pattern) else [pattern]
     if reader.lacks(posixpath.dirname(_WILDCARD.split(pattern, maxsplit=1)[0])):
         return []
     try:
-        return list(dict.fromkeys([*reader.matching(pattern), *containerd_files.matching(reader, pattern)]))
+        return list(dict.fromkeys([*reader.matching(pattern), *containerd_files.expand_pattern(reader, pattern)]))
     except ConfigurationError:
         return []  # no engine here reads a file that cannot be reached from here
 
@@ -312,13 +314,13 @@ _FLAG_FOLDER = (
     r"""(?:[= ]|\s|\\\n)\s*["']?(/[^\s"'\\]+)"""
 )
 """Matches a folder that a command line or variable names, and whose files are all read."""
-_FOLLOWED = frozenset({"base_runtime_spec", "ConfigPath", "runtime_config_path"})
+_FILE_KEYS = frozenset({"base_runtime_spec", "ConfigPath", "runtime_config_path"})
 """Keys whose value is a file that is read as well."""
 _IMPORTS = r"(?m)^[ \t]*imports[ \t]*=\s*\[([^\]]{0,4096})\]"
 """Imports in a file that is not TOML: a template, or a broken file."""
 
 
-def usual() -> Iterator[str]:
+def list_usual_patterns() -> Iterator[str]:
     """Yield the usual places of engines' files, as patterns."""
     for row in _ROWS:
         yield row.config
@@ -332,15 +334,15 @@ def usual() -> Iterator[str]:
     yield from _OTHERS
 
 
-def told(node: Node) -> Iterator[str]:
+def list_command_line_files(node: Node) -> Iterator[str]:
     """Yield the files that the command lines of the node's engines name."""
-    for process in processes.named(frozenset().union(*PROCESS_NAMES.values())):
+    for process in processes.find_by_name(frozenset().union(*PROCESS_NAMES.values())):
         if not node.is_home_of(process):
             continue
-        yield from _flagged(" ".join(process.arguments))
+        yield from _find_flagged_files(" ".join(process.arguments))
         if process.hidden and process.name in PROCESS_NAMES[EngineName.CONTAINERD]:
             try:
-                config = files.told_config(process)
+                config = files.find_config(process)
             except ConfigurationError as error:
                 log.get().warning(
                     "What an engine reads cannot be looked at for the toolkit",
@@ -351,7 +353,7 @@ def told(node: Node) -> Iterator[str]:
             yield from (config,) if config is not None else ()
 
 
-def _flagged(text: str) -> Iterator[str]:
+def _find_flagged_files(text: str) -> Iterator[str]:
     """Yield the files that a command line names, and patterns for the folders that it names."""
     yield from ("".join(match) for match in re.findall(_FLAG, text))
     for kind, folder in re.findall(_FLAG_FOLDER, text):
@@ -360,7 +362,7 @@ def _flagged(text: str) -> Iterator[str]:
     yield from (path.strip() for path in re.findall(_ENVIRONMENT_FILE, text))
 
 
-def named_by(content: bytes, path: str) -> Iterator[str]:
+def list_imports(content: bytes, path: str) -> Iterator[str]:
     """Yield the imports of an engine's file, and patterns for the folders that it names."""
     text = content.decode(errors="replace")
     try:
@@ -371,11 +373,11 @@ def named_by(content: bytes, path: str) -> Iterator[str]:
                 posixpath.normpath(posixpath.join(posixpath.dirname(path), each))
                 for each in re.findall(_QUOTED, listed)
             )
-    yield from _flagged(text)
-    for key, value in mentions.pairs(content):
+    yield from _find_flagged_files(text)
+    for key, value in mentions.find_strings(content):
         if value.startswith("/") and key in _FOLDERS:
             yield posixpath.join(value, _FOLDERS[key])
-        elif value.startswith("/") and key in _FOLLOWED:
+        elif value.startswith("/") and key in _FILE_KEYS:
             yield value
     for match in re.finditer(_FOLDER_LIST, text):
         yield from (

@@ -23,7 +23,7 @@ import msgspec
 from toolkit_installer.engines.api import DesiredFile, EngineFile
 from toolkit_installer.errors import ConfigurationError, DriverNotReadyError, InstallerError, PayloadError
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.reading import Found, Identity, OneLook, Tree, let_files_clock_move_on, read_bounded
+from toolkit_installer.node.reading import CachedReader, FileIdentity, Found, Tree, read_bounded, wait_for_file_clock
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import SPECIFICATION_ROLE, Before, Content, Copy, FileRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
@@ -32,7 +32,7 @@ from toolkit_installer.toolkit import payload as payloads
 from toolkit_installer.toolkit import wrappers
 
 
-class Installed(msgspec.Struct, frozen=True):
+class InstalledFile(msgspec.Struct, frozen=True):
     """A file of the toolkit as found or as desired: SHA-256 or symlink target, and mode.
 
     `copy_of` replaces the SHA-256 if the file is known to be a copy of that payload file.
@@ -44,7 +44,7 @@ class Installed(msgspec.Struct, frozen=True):
     copy_of: str | None = None
 
 
-def installed(node: Node, folder: str, name: str, copy_of: str | None = None) -> Installed | None:
+def inspect_file(node: Node, folder: str, name: str, copy_of: str | None = None) -> InstalledFile | None:
     """Return one of the toolkit's files as found on the node, None if it is missing.
 
     It is hashed unless `copy_of` names the payload file that it is known to copy. Raises NodeError.
@@ -52,12 +52,12 @@ def installed(node: Node, folder: str, name: str, copy_of: str | None = None) ->
     path = posixpath.join(folder, name)
     link = node.files.link_target(path)
     if link is not None:
-        return Installed(link=link)
+        return InstalledFile(link=link)
     status = node.files.own_status(path)
     if status is None:
         return None
     digest = node.files.digest(path) if copy_of is None else None
-    return Installed(digest=digest, mode=status.st_mode & 0o7777, copy_of=copy_of)
+    return InstalledFile(digest=digest, mode=status.st_mode & 0o7777, copy_of=copy_of)
 
 
 class Copies:
@@ -78,7 +78,7 @@ class Copies:
         for status in self._files.own_status(posixpath.join(self._folder, name)), self._payload.status(source):
             if status is None or not stat.S_ISREG(status.st_mode):
                 return None
-            identities.append(Identity.of(status))
+            identities.append(FileIdentity.of(status))
         if settled and not all(each.will_differ() for each in identities):
             return None
         return Copy(name, source, *(each.stamp for each in identities))
@@ -91,7 +91,7 @@ class Copies:
         """
         stand = [each for each in copies if self.taken(each.name, each.source) == each]
         if not all(self._is_settled(each) for each in stand):
-            let_files_clock_move_on()
+            wait_for_file_clock()
         return tuple(each for each in stand if self._is_settled(each))
 
     def _is_settled(self, copy: Copy) -> bool:
@@ -107,7 +107,7 @@ class Damage(msgspec.Struct, frozen=True):
     """False: the file was touched, and whether its content is the same cannot be checked from here."""
 
 
-def is_there(node: Node, toolkit_folder: str) -> bool:
+def is_toolkit_installed(node: Node, toolkit_folder: str) -> bool:
     """Return whether a toolkit is in the folder, with or without a receipt. Raises NodeError."""
     return node.files.status(f"{toolkit_folder}/{wrappers.CONFIG_NAME}") is not None
 
@@ -116,24 +116,24 @@ MISSING = "missing"
 _TOUCHED = "touched since it was put in place, and the payload to compare it with is not seen from here"
 
 
-def damaged(node: Node, settings: Settings, receipt: Receipt) -> tuple[Damage, ...]:
+def find_damage(node: Node, settings: Settings, receipt: Receipt) -> tuple[Damage, ...]:
     """Return the toolkit's files that are missing or changed, in the receipt's order.
 
     A copy whose stamps differ is compared with the payload, if that is visible from here. A file that the receipt only
     names is reported only if it is empty or missing. Raises Stopped.
     """
-    look = _Look(node, settings, receipt)
+    look = _DamageFinder(node, settings, receipt)
     found = (look.damage(name) for name in receipt.toolkit_files)
     return tuple(each for each in found if each is not None)
 
 
-class _Look:
+class _DamageFinder:
     """Inspects the files of one toolkit."""
 
     def __init__(self, node: Node, settings: Settings, receipt: Receipt) -> None:
         self._node = node
         self._settings = settings.toolkit
-        self._files = OneLook(node.files)  # all of them are in a few folders
+        self._files = CachedReader(node.files)  # all of them are in a few folders
         self._folder = receipt.toolkit_folder
         self._contents = {each.name: each for each in receipt.contents}
         self._copies = {each.name: each for each in receipt.copies}
@@ -168,7 +168,7 @@ class _Look:
             return f"its mode is {mode:04o}, not {known.mode:04o}"
         if known.sha256 is not None:
             return "" if self._digest(path) == known.sha256 else "its content was changed"
-        if copy is None or Identity.of(status).stamp == copy.stamp:
+        if copy is None or FileIdentity.of(status).stamp == copy.stamp:
             return ""
         payload = self._payload()
         if payload is None or not payload.is_file(copy.source):
@@ -242,11 +242,11 @@ def plan_specifications(
             base, note = _base(seen, recorded.get(path), found, folder)
             file = EngineFile(SPECIFICATION_ROLE, path, found)
             made.append(SpecificationWork(file, base, wanted.content, note=note or remark))
-    stale = (reverted(seen, record, folder) for name, record in recorded.items() if name != path)
+    stale = (plan_revert(seen, record, folder) for name, record in recorded.items() if name != path)
     return (*made, *stale)
 
 
-def standing(seen: SpecificationFacts, receipt: Receipt | None, path: str) -> bytes | None:
+def find_our_content(seen: SpecificationFacts, receipt: Receipt | None, path: str) -> bytes | None:
     """Return the content of the file at `path` if it is recorded and as this installer wrote it, else None."""
     path, found = seen.files[path]
     records = receipt.specifications if receipt is not None else ()
@@ -254,7 +254,7 @@ def standing(seen: SpecificationFacts, receipt: Receipt | None, path: str) -> by
     return found.content if found is not None and ours_there else None
 
 
-def reverted(seen: SpecificationFacts, record: FileRecord, folder: str) -> SpecificationWork:
+def plan_revert(seen: SpecificationFacts, record: FileRecord, folder: str) -> SpecificationWork:
     """Return the work on a recorded specification that is no longer desired. Raises ConfigurationError."""
     path, found = seen.files[record.path]
     file = EngineFile(SPECIFICATION_ROLE, path, found)
@@ -266,7 +266,7 @@ def reverted(seen: SpecificationFacts, record: FileRecord, folder: str) -> Speci
     return SpecificationWork(file, base, base)
 
 
-def recognised(node: Node, path: str, folder: str) -> FileRecord | None:
+def recognize_specification(node: Node, path: str, folder: str) -> FileRecord | None:
     """Return a record of the unrecorded specification at `path` if it names the toolkit in `folder`, else None.
 
     Raises ConfigurationError, NodeError.
@@ -296,7 +296,7 @@ def settled(work: SpecificationWork, record: FileRecord) -> FileRecord | None:
     return msgspec.structs.replace(record, written=(memory.digest_of(work.target),))
 
 
-def ours(receipt: Receipt | None) -> dict[str, frozenset[str]]:
+def list_our_digests(receipt: Receipt | None) -> dict[str, frozenset[str]]:
     """Return the SHA-256 of all contents that this installer may have written, by path."""
     return {file.path: frozenset(file.written) for file in (receipt.specifications if receipt is not None else ())}
 

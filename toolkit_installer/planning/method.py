@@ -35,7 +35,7 @@ _BY_SHIM = (
 _STARTS = "start it; --method handlers configures an engine that is down, too"
 
 
-class Way(msgspec.Struct, frozen=True):
+class CdiSupport(msgspec.Struct, frozen=True):
     """An engine's CDI support: the facts that decide whether its containers can get devices by CDI."""
 
     engine: EngineName
@@ -71,7 +71,7 @@ class Way(msgspec.Struct, frozen=True):
         return self.off or self.ours
 
 
-class PassedOver(msgspec.Struct, frozen=True):
+class RejectedMethod(msgspec.Struct, frozen=True):
     """A method that `auto` rejected, and why."""
 
     method: str
@@ -83,24 +83,24 @@ class Choice(msgspec.Struct, frozen=True):
 
     method: Method = Method.HANDLERS
     why: str = ""
-    passed_over: tuple[PassedOver, ...] = ()
+    passed_over: tuple[RejectedMethod, ...] = ()
 
     @property
     def reason(self) -> str:
         """The reason for the method, as text."""
-        return said(self.method, self.why)
+        return explain_choice(self.method, self.why)
 
     def __str__(self) -> str:
         over = "".join(f"; not {each.method}: {each.why}" for each in self.passed_over)
         return f"{self.method} ({self.reason}{over})"
 
 
-def said(method: Method, why: str) -> str:
+def explain_choice(method: Method, why: str) -> str:
     """Return the reason for the method: the recorded one, or that there was no choice."""
     return why or ("the default" if method is Method.HANDLERS else "it was asked for")
 
 
-def choose(asked: Method, ways: Sequence[Way]) -> Choice:
+def choose_method(asked: Method, ways: Sequence[CdiSupport]) -> Choice:
     """Return the method for a node with these engines.
 
     Raises ConfigurationError if the requested method is not supported, EngineRejectedError if an engine does not
@@ -111,36 +111,36 @@ def choose(asked: Method, ways: Sequence[Way]) -> Choice:
     if asked is Method.NRI:
         for way in ways:
             if way.edited:
-                raise _refused(way, asked, f"{way.version} {_OFF if way.off else _BY_US}")
-            if why := _elsewhere(way):
-                raise _refused(way, asked, why)
+                raise _build_refusal(way, asked, f"{way.version} {_OFF if way.off else _BY_US}")
+            if why := _explain_elsewhere(way):
+                raise _build_refusal(way, asked, why)
         return Choice(Method.NRI)
     if asked is Method.CDI:
         for way in ways:
-            refuse(way)
+            require_cdi(way)
         return Choice(Method.CDI)
-    against = [f"{way.engine}: {why}" for way in ways if (why := _against_choosing(way))]
+    against = [f"{way.engine}: {why}" for way in ways if (why := _explain_rejection(way))]
     if not ways:
         against = ["no engine was found"]
     if against:
-        over = (PassedOver(Method.CDI, "; ".join(against)), PassedOver(Method.NRI, _NO_ANNOTATION))
+        over = (RejectedMethod(Method.CDI, "; ".join(against)), RejectedMethod(Method.NRI, _NO_ANNOTATION))
         return Choice(Method.HANDLERS, "of all engines, whatever their release", over)
     return Choice(Method.CDI, "the engine reads CDI specifications already, and has no handlers that pods may need")
 
 
-def refuse(way: Way) -> None:
+def require_cdi(way: CdiSupport) -> None:
     """Raise ConfigurationError if an engine cannot give devices by CDI, EngineRejectedError if that is unknown."""
     if way.recorded and not way.version and not way.by_shim:
         return  # a short outage of an engine is no reason to move the installation
-    why = obstacle(way)
+    why = find_obstacle(way)
     if not why:
         return
     if not way.version and not way.by_shim:
         raise EngineRejectedError(f"--method cdi: {way.engine} {why}", hint=f"nothing was changed; {_STARTS}")
-    raise _refused(way, Method.CDI, why)
+    raise _build_refusal(way, Method.CDI, why)
 
 
-def _refused(way: Way, method: Method, why: str) -> ConfigurationError:
+def _build_refusal(way: CdiSupport, method: Method, why: str) -> ConfigurationError:
     """Return the error that says why the method does not work with the engine, and what helps."""
     if way.by_shim:
         return ConfigurationError(
@@ -153,20 +153,20 @@ def _refused(way: Way, method: Method, why: str) -> ConfigurationError:
     return ConfigurationError(f"--method {method}: {way.engine} {why}", hint=f"nothing was changed; {hint}")
 
 
-def obstacle(way: Way) -> str:
+def find_obstacle(way: CdiSupport) -> str:
     """Return why containers of this engine cannot get devices by CDI; empty if they can, or CDI is only off."""
     if way.by_shim:
         return _BY_SHIM
     if not way.version:
         return f"does not answer, so nobody can tell whether it reads CDI specifications: {way.silence}"
-    if registry.newest(way.engine, way.version) is None:
-        return f"{way.version} knows no CDI: {registry.first(way.engine)} is the first that does"
+    if registry.newest_cdi_version(way.engine, way.version) is None:
+        return f"{way.version} knows no CDI: {registry.first_cdi_release(way.engine)} is the first that does"
     if way.folders is None:
         return f"{way.version} does not tell where it looks for CDI specifications"
-    return _elsewhere(way)
+    return _explain_elsewhere(way)
 
 
-def _elsewhere(way: Way) -> str:
+def _explain_elsewhere(way: CdiSupport) -> str:
     """Return a text if an engine looks for specifications elsewhere, or would with CDI on; else empty."""
     folders = way.folders or way.if_on
     if folders and not way.reads_it:
@@ -174,9 +174,9 @@ def _elsewhere(way: Way) -> str:
     return ""
 
 
-def unreadable(way: Way, specification: bytes) -> str:
+def explain_unreadable(way: CdiSupport, specification: bytes) -> str:
     """Return why this engine cannot read a specification; empty if it can, or does not answer."""
-    needed, newest = registry.version_of(specification), registry.newest(way.engine, way.version)
+    needed, newest = registry.parse_cdi_version(specification), registry.newest_cdi_version(way.engine, way.version)
     if needed is None or newest is None or needed <= newest:
         return ""
     return (
@@ -185,24 +185,24 @@ def unreadable(way: Way, specification: bytes) -> str:
     )
 
 
-def refuse_unreadable(ways: Sequence[Way], specification: bytes, path: str) -> None:
+def refuse_unreadable(ways: Sequence[CdiSupport], specification: bytes, path: str) -> None:
     """Raise ConfigurationError if one of the engines cannot read the specification that is to be at `path`."""
     for way in ways:
-        if why := unreadable(way, specification):
+        if why := explain_unreadable(way, specification):
             raise ConfigurationError(
                 why, path=path, hint="nothing was changed; update the engine, or use --method handlers"
             )
 
 
-def _text(version: registry.Version) -> str:
+def _text(version: registry.CdiVersion) -> str:
     return f"{version[0]}.{version[1]}.0"
 
 
-def _against_choosing(way: Way) -> str:
+def _explain_rejection(way: CdiSupport) -> str:
     """Return why `auto` does not take CDI for this engine; empty if it does."""
     if way.recorded and not way.version and not way.by_shim:
         return ""
-    if why := obstacle(way):
+    if why := find_obstacle(way):
         return f"it {why}"
     if way.edited:
         return "CDI is off in it but for an edit, and switching it on takes the restart that handlers take"

@@ -11,8 +11,8 @@ from functools import partial
 
 import msgspec
 
-from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import Engine, Inspection, Live, Recorded
+from toolkit_installer.engines.adapters import get_adapter
+from toolkit_installer.engines.api import Engine, Inspection, LiveState, RecordedFile
 from toolkit_installer.engines.common import command_line, losses
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import DriverNotReadyError
@@ -20,9 +20,9 @@ from toolkit_installer.node import machine, signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.reading import Tree
 from toolkit_installer.planning import installed as cdi_files
-from toolkit_installer.planning.installed import Copies, Generated, Installed, installed
-from toolkit_installer.planning.method import Choice, Way, choose, obstacle, unreadable
-from toolkit_installer.planning.plan import EngineFacts, Facts, ToolkitFacts, mismatches
+from toolkit_installer.planning.installed import Copies, Generated, InstalledFile, inspect_file
+from toolkit_installer.planning.method import CdiSupport, Choice, choose_method, explain_unreadable, find_obstacle
+from toolkit_installer.planning.plan import EngineFacts, Facts, ToolkitFacts, find_mismatches
 from toolkit_installer.planning.target import Target
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
@@ -40,41 +40,43 @@ def observe(node: Node, target: Target, receipt: Receipt | None, store: ReceiptS
     Raises ConfigurationError, PayloadError, DriverNotReadyError, NodeError.
     """
     originals: dict[str, bytes] = {}
-    engines = tuple(_engine(node, each, receipt, store, originals) for each in target.engines)
+    engines = tuple(_inspect_engine(node, each, receipt, store, originals) for each in target.engines)
     asked, folder = target.settings.method, target.settings.toolkit.cdi.folder
     looked_at = engines if asked is not Method.HANDLERS else ()
     ways = tuple(way(node, each.request, each.inspection, receipt, folder) for each in looked_at)
-    choice = choose(asked, ways)
-    generated = _generated(target, choice)
+    choice = choose_method(asked, ways)
+    generated = _generate_specification(target, choice)
     recorded = receipt.specifications if receipt is not None else ()
     paths = [record.path for record in recorded] + ([generated.path] if generated is not None else [])
     specifications = cdi_files.read_specifications(node, store, paths)
-    return Facts(receipt, originals, engines, _toolkit(node, target, receipt), specifications, generated, ways, choice)
+    return Facts(
+        receipt, originals, engines, _inspect_toolkit(node, target, receipt), specifications, generated, ways, choice
+    )
 
 
-def _engine(
+def _inspect_engine(
     node: Node, request: Request, receipt: Receipt | None, store: ReceiptStore, originals: dict[str, bytes]
 ) -> EngineFacts:
     name = request.target.name
-    engine = adapter_of(name)
+    engine = get_adapter(name)
     recorded = receipt.engine(name) if receipt is not None else None
-    remembered = records_of(engine, recorded, store, originals)
+    remembered = load_records(engine, recorded, store, originals)
     # the files are parsed, which takes long if they are large
-    with losses.kept_copies_named(remembered), signals.interruptible():
+    with losses.name_backups_in_errors(remembered), signals.interruptible():
         inspection = engine.inspect(node, request.target)
     reload = engine.reload(node, inspection, request.settings)
     base_runtimes = partial(
-        command_line.absolute, node, toolkit_folder=request.toolkit_folder, engine=inspection.process
+        command_line.locate_low_level_runtimes, node, toolkit_folder=request.toolkit_folder, engine=inspection.process
     )
     dangers = engine.dangers(node, inspection, reload)
     return EngineFacts(
-        request, inspection, recorded, remembered, reload, dangers, read_since(inspection, recorded), base_runtimes
+        request, inspection, recorded, remembered, reload, dangers, has_read_files(inspection, recorded), base_runtimes
     )
 
 
-def records_of(
+def load_records(
     engine: Engine, recorded: EngineRecord | None, store: ReceiptStore, originals: dict[str, bytes]
-) -> dict[str, Recorded]:
+) -> dict[str, RecordedFile]:
     """Return the receipt's records of an engine's files, by path; add their backups to `originals`."""
     result = {}
     for file in recorded.files if recorded is not None else ():
@@ -86,7 +88,7 @@ def records_of(
     return result
 
 
-def read_since(inspection: Inspection, recorded: EngineRecord | None) -> bool:
+def has_read_files(inspection: Inspection, recorded: EngineRecord | None) -> bool:
     """Return whether an engine was started after the last change of its files, and so has read them.
 
     Whatever the clock says, as it may have been set: the process that ran when a run changed the files has not read
@@ -101,14 +103,14 @@ def read_since(inspection: Inspection, recorded: EngineRecord | None) -> bool:
     return max(changed) + _CLOCK_SECONDS < process.started <= machine.now() + _CLOCK_SECONDS
 
 
-def _generated(target: Target, choice: Choice) -> Generated | None:
+def _generate_specification(target: Target, choice: Choice) -> Generated | None:
     """Return the CDI specification for the driver, and the device nodes to create first."""
     asked = target.settings.toolkit.cdi
     if not asked.enabled and choice.method is Method.HANDLERS:
         return None
     from toolkit_installer.driver import cdi
 
-    generator = cdi.Generator(target.payload, target.settings.toolkit, target.driver)
+    generator = cdi.SpecificationGenerator(target.payload, target.settings.toolkit, target.driver)
     try:
         missing = generator.missing_nodes()
         return Generated(asked.path, generator.specification(nodes_to_come=bool(missing)), missing)
@@ -116,12 +118,12 @@ def _generated(target: Target, choice: Choice) -> Generated | None:
         return Generated(asked.path, failure=error)
 
 
-def _toolkit(node: Node, target: Target, receipt: Receipt | None) -> ToolkitFacts:
+def _inspect_toolkit(node: Node, target: Target, receipt: Receipt | None) -> ToolkitFacts:
     folder = target.settings.toolkit.folder
     # without a receipt: the leftovers of an earlier installer
-    recorded = receipt.toolkit_files if receipt is not None else layout.known(node.files.list(folder))
+    recorded = receipt.toolkit_files if receipt is not None else layout.find_installer_files(node.files.list(folder))
     source = Tree(target.payload.root)
-    wanted = layout.sources(target.payload)
+    wanted = layout.list_sources(target.payload)
     names = dict.fromkeys([*wanted, *recorded])
     copies = Copies(node, folder, source)
     # before any content is read, so that a later change does not go unnoticed
@@ -129,28 +131,30 @@ def _toolkit(node: Node, target: Target, receipt: Receipt | None) -> ToolkitFact
     stood = tuple(each for each in looked_at if each is not None)
     remembered = receipt.copies if receipt is not None and not target.settings.toolkit.verify_payload else ()
     known = {each.name: each.source for each in stood if each in remembered}
-    states = {name: installed(node, folder, name, known.get(name)) for name in names}
+    states = {name: inspect_file(node, folder, name, known.get(name)) for name in names}
     present = {name: state for name, state in states.items() if state is not None}
 
     def in_use() -> bool:
         from toolkit_installer.planning import toolkit_users
 
-        return bool(toolkit_users.holders(node, folder, cdi_files.ours(receipt)))
+        return bool(toolkit_users.list_users(node, folder, cdi_files.list_our_digests(receipt)))
 
     def named(changing: Collection[str]) -> frozenset[str]:
         from toolkit_installer.planning import files_naming
 
-        naming = files_naming.naming(node, folder, instead=changing)
+        naming = files_naming.find_naming_files(node, folder, instead=changing)
         return frozenset(path for each in naming for path in (each.path, node.files.canonical(each.path)))
 
     # hash only what is compared: a first install has no files there
     to_read = {path for name, path in wanted.items() if path is not None and name in present and name not in known}
     digests = {path: source.digest(path) for path in to_read}
-    made = _made(node, folder, present, receipt)
+    made = _find_known_content(node, folder, present, receipt)
     return ToolkitFacts(folder, tuple(recorded), present, digests, stood, made, in_use, named)
 
 
-def _made(node: Node, folder: str, present: Mapping[str, Installed], receipt: Receipt | None) -> dict[str, bytes]:
+def _find_known_content(
+    node: Node, folder: str, present: Mapping[str, InstalledFile], receipt: Receipt | None
+) -> dict[str, bytes]:
     """Return config.toml by its recipe, if the file still holds what the recipe gave when it was written."""
     standing = present.get(wrappers.CONFIG_NAME)
     contents = receipt.contents if receipt is not None else ()
@@ -161,16 +165,16 @@ def _made(node: Node, folder: str, present: Mapping[str, Installed], receipt: Re
     return {known.recipe: content} if content is not None and memory.digest_of(content) == known.sha256 else {}
 
 
-def way(node: Node, request: Request, inspection: Inspection, receipt: Receipt | None, folder: str) -> Way:
+def way(node: Node, request: Request, inspection: Inspection, receipt: Receipt | None, folder: str) -> CdiSupport:
     """Return an engine's CDI support as found; `folder` is for our specification. Raises NodeError."""
     live = inspection.live
     listed = live.handlers.keys() - live.own if live is not None else set()
-    base = recorded(Way(request.target.name, folder=folder), receipt)
+    base = recorded(CdiSupport(request.target.name, folder=folder), receipt)
     handlers = tuple(sorted({*base.handlers, *(listed & request.served.keys())}))
-    return with_answer(node, msgspec.structs.replace(base, handlers=handlers), live, inspection.silence)
+    return add_answer(node, msgspec.structs.replace(base, handlers=handlers), live, inspection.silence)
 
 
-def recorded(base: Way, receipt: Receipt | None) -> Way:
+def recorded(base: CdiSupport, receipt: Receipt | None) -> CdiSupport:
     """Return `base` with the receipt's facts about its engine."""
     if receipt is None:
         return base
@@ -190,7 +194,7 @@ def installed_method(receipt: Receipt) -> Method | None:
     return Method.CDI if receipt.cdi else Method.HANDLERS
 
 
-def with_answer(node: Node, base: Way, live: Live | None, silence: str) -> Way:
+def add_answer(node: Node, base: CdiSupport, live: LiveState | None, silence: str) -> CdiSupport:
     """Return `base` with the facts from its engine's present answer. Raises NodeError."""
     if base.engine is EngineName.DOCKER:
         from toolkit_installer.engines.detect import kubelet  # no other engine needs it
@@ -209,19 +213,19 @@ def with_answer(node: Node, base: Way, live: Live | None, silence: str) -> Way:
     )
 
 
-def unserved(node: Node, receipt: Receipt | None, engine: EngineRecord, live: Live) -> list[str]:
+def find_unserved(node: Node, receipt: Receipt | None, engine: EngineRecord, live: LiveState) -> list[str]:
     """Return messages about recorded handlers or CDI that a live engine does not serve. Raises NodeError."""
-    wrong = mismatches(live, dict(engine.handlers), engine.default)
+    wrong = find_mismatches(live, dict(engine.handlers), engine.default)
     if receipt is None or not receipt.reads_cdi(engine.name):
         return wrong
     for file in receipt.specifications:
-        base = Way(engine.name, folder=posixpath.dirname(file.path))
-        way = with_answer(node, base, live, "")
+        base = CdiSupport(engine.name, folder=posixpath.dirname(file.path))
+        way = add_answer(node, base, live, "")
         content = node.files.content(file.path)
-        said = "CDI is off in it" if way.off else obstacle(way)
+        said = "CDI is off in it" if way.off else find_obstacle(way)
         if not said and content is None:
             said = f"there is no specification in {file.path}"
-        elif not said and content is not None and (why := unreadable(way, content)):
+        elif not said and content is not None and (why := explain_unreadable(way, content)):
             said = f"{file.path} {why}"
         wrong += [said] if said else []
     return wrong if receipt.specifications else [*wrong, "there is no CDI specification for it"]

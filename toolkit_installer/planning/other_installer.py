@@ -21,7 +21,7 @@ import msgspec
 from toolkit_installer import lazy, log
 from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.common import command_line
-from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.engines.ownership import is_beneath
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError
 from toolkit_installer.node import locks, processes
 from toolkit_installer.node.node import Node
@@ -40,15 +40,17 @@ _RUNTIMES = "runtimes"
 """The table of handlers in every engine's files."""
 
 
-def by_plan(previous: Receipt | None, plan: Plan) -> tuple[str, ...]:
+def list_replaced(previous: Receipt | None, plan: Plan) -> tuple[str, ...]:
     """Return the leftovers that a plan replaces, as text, after those that the receipt lists already."""
     known = set(previous.file_paths()) if previous is not None else set()
     folder = plan.toolkit.folder
     new = []
     for wanted in (wanted for engine in plan.engines for wanted in engine.desired.files):
         if wanted.path not in known:
-            kept = handlers(wanted.base, folder)
-            new += _in_file(wanted.path, [name for name in handlers(wanted.file.content, folder) if name not in kept])
+            kept = find_handlers(wanted.base, folder)
+            new += _in_file(
+                wanted.path, [name for name in find_handlers(wanted.file.content, folder) if name not in kept]
+            )
     if previous is None:
         new += in_folder(folder, sorted(plan.toolkit.present))
     return tuple(dict.fromkeys([*(previous.taken_over if previous is not None else ()), *new]))
@@ -56,7 +58,7 @@ def by_plan(previous: Receipt | None, plan: Plan) -> tuple[str, ...]:
 
 def in_files(files: Sequence[tuple[str, bytes | None]], folder: str) -> tuple[str, ...]:
     """Return the handlers of another installer in files, given as paths and contents, as text."""
-    return tuple(words for path, content in files for words in _in_file(path, handlers(content, folder)))
+    return tuple(words for path, content in files for words in _in_file(path, find_handlers(content, folder)))
 
 
 def in_folder(folder: str, names: Sequence[str]) -> list[str]:
@@ -64,13 +66,13 @@ def in_folder(folder: str, names: Sequence[str]) -> list[str]:
     return [f"{folder}: {len(names)} {'file' if len(names) == 1 else 'files'}"] if names else []
 
 
-def gone(receipt: Receipt, *, toolkit_stays: bool) -> list[str]:
+def list_gone(receipt: Receipt, *, toolkit_stays: bool) -> list[str]:
     """Return the replaced leftovers that are gone after a cleanup."""
     files = f"{receipt.toolkit_folder}: "
     return [words for words in receipt.taken_over if not (toolkit_stays and words.startswith(files))]
 
 
-def handlers(content: bytes | None, folder: str) -> list[str]:
+def find_handlers(content: bytes | None, folder: str) -> list[str]:
     """Return the handlers in an engine's file whose executable lies in `folder`; none if the file is broken."""
     if content is None or folder.encode() not in content:
         return []
@@ -94,7 +96,7 @@ def _handlers(value: Any, folder: str, path: tuple[str, ...]) -> Iterator[str]:
     if isinstance(value, dict):
         for key, each in value.items():
             yield from _handlers(each, folder, (*path, key))
-    elif isinstance(value, str) and beneath(posixpath.normpath(value), folder) and _RUNTIMES in path[:-1]:
+    elif isinstance(value, str) and is_beneath(posixpath.normpath(value), folder) and _RUNTIMES in path[:-1]:
         yield path[path.index(_RUNTIMES) + 1]
 
 
@@ -119,25 +121,25 @@ class OtherInstaller(msgspec.Struct, frozen=True):
         return f"{self.program} (PID {self.pid})"
 
 
-def found(node: Node, install_dir: str) -> OtherInstaller | None:
+def find_running(node: Node, install_dir: str) -> OtherInstaller | None:
     """Return another installer that works on the install folder, or that a usual PID file names, else None.
 
     This program's own instances are found by their locks instead. Raises NodeError.
     """
-    running = processes.named(NAMES)
+    running = processes.find_by_name(NAMES)
     others = [each for each in running if posixpath.basename(each.executable) in _PROGRAMS]
     if not others:
         return None
-    named = {locks.named(node.files, path) for path in PID_FILES}
+    named = {locks.read_pid(node.files, path) for path in PID_FILES}
     for each in others:
         if each.pid in named or _works_on(node, each, install_dir):
             return OtherInstaller(posixpath.basename(each.executable), each.pid)
     return None
 
 
-def refuse(node: Node, install_dir: str) -> None:
+def refuse_running(node: Node, install_dir: str) -> None:
     """Raise AlreadyRunningError if another installer works on the install folder, NodeError."""
-    other = found(node, install_dir)
+    other = find_running(node, install_dir)
     if other is not None:
         raise AlreadyRunningError(
             f"another installer, {other.program}, is running with PID {other.pid}",
@@ -146,7 +148,7 @@ def refuse(node: Node, install_dir: str) -> None:
         )
 
 
-def explained(error: AlreadyRunningError) -> AlreadyRunningError:
+def explain_lock(error: AlreadyRunningError) -> AlreadyRunningError:
     """Return the error of a locked PID file, made specific if it is the NRI plugin's. Pure."""
     if posixpath.basename(error.path or "") != posixpath.basename(NRI_PID_FILE):
         return error
@@ -157,22 +159,22 @@ def explained(error: AlreadyRunningError) -> AlreadyRunningError:
     )
 
 
-def tidy_plugin(node: Node) -> None:
+def remove_plugin_pid_file(node: Node) -> None:
     """Remove the PID file of a killed run of the NRI plugin; failures are only logged, at debug level."""
     try:
-        locks.remove_dead(node.files, NRI_PID_FILE)
+        locks.remove_stale(node.files, NRI_PID_FILE)
     except (AlreadyRunningError, ConfigurationError) as error:
         log.get().debug(
             "Left the NRI plugin's PID file", key="plugin-pid-file-left", file=error.path, reason=error.reason
         )
 
 
-def installations_named(node: Node, content: bytes | None, folder: str) -> list[str]:
+def find_named_installations(node: Node, content: bytes | None, folder: str) -> list[str]:
     """Return the install folders of this program whose programs a file names, except the toolkit `folder`'s.
 
     An installation counts while its receipt exists. Raises NodeError.
     """
-    named = dict.fromkeys(map(os.fsdecode, _toolkits_in(content or b"")))
+    named = dict.fromkeys(map(os.fsdecode, _find_toolkit_folders(content or b"")))
     return [
         other
         for other in named
@@ -180,7 +182,7 @@ def installations_named(node: Node, content: bytes | None, folder: str) -> list[
     ]
 
 
-def _toolkits_in(content: bytes) -> Iterator[bytes]:
+def _find_toolkit_folders(content: bytes) -> Iterator[bytes]:
     """Yield the folders whose `toolkit` has a program that the content names; takes linear time."""
     if _PROGRAM_OF_A_TOOLKIT not in content:
         return
@@ -193,7 +195,7 @@ def _toolkits_in(content: bytes) -> Iterator[bytes]:
 def _works_on(node: Node, process: Process, install_dir: str) -> bool:
     """Return whether an installer's folder is this one; each installer may see it through a mount of its own."""
     variables = processes.environment(process)
-    given = command_line.last(process.arguments, *_FLAGS)
+    given = command_line.last_flag_value(process.arguments, *_FLAGS)
     theirs = given or next(filter(None, map(variables.get, _VARIABLES)), _USUAL_FOLDER)
     view = processes.root_of(process)
     try:

@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from toolkit_installer.documents import changes
-from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import DesiredFile, DesiredState, Inspection, Live, Recorded, Reload
+from toolkit_installer.engines.adapters import get_adapter
+from toolkit_installer.engines.api import DesiredFile, DesiredState, Inspection, LiveState, RecordedFile, Reload
 from toolkit_installer.engines.common import losses
-from toolkit_installer.engines.ownership import Ownership, beneath
+from toolkit_installer.engines.ownership import Ownership, is_beneath
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.planning import installed
-from toolkit_installer.planning.installed import Generated, Installed, SpecificationFacts, SpecificationWork
-from toolkit_installer.planning.method import Choice, Way, refuse_unreadable
+from toolkit_installer.planning.installed import Generated, InstalledFile, SpecificationFacts, SpecificationWork
+from toolkit_installer.planning.method import CdiSupport, Choice, refuse_unreadable
 from toolkit_installer.receipt.schema import Copy, EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.settings import EngineName, Method, ReloadMode
 from toolkit_installer.toolkit import layout
@@ -37,7 +37,7 @@ class EngineFacts(msgspec.Struct, frozen=True):
     request: Request
     inspection: Inspection
     recorded: EngineRecord | None
-    records: Mapping[str, Recorded]
+    records: Mapping[str, RecordedFile]
     """The receipt's records of its files, by path."""
     reload: Reload
     """How it is made to read its files."""
@@ -61,7 +61,7 @@ class ToolkitFacts(msgspec.Struct, frozen=True):
     folder: str
     recorded: tuple[str, ...]
     """Names of files that this or an earlier installer put there."""
-    present: Mapping[str, Installed]
+    present: Mapping[str, InstalledFile]
     """The existing files, by their names, of the recorded and the planned ones."""
     digests: Mapping[str, str | None]
     """SHA-256 of the payload's files that have an installed file, by payload path; None for a file that has vanished.
@@ -89,7 +89,7 @@ class Facts(msgspec.Struct, frozen=True):
     specifications: SpecificationFacts
     generated: Generated | None
     """None if no specification was requested."""
-    ways: tuple[Way, ...] = ()
+    ways: tuple[CdiSupport, ...] = ()
     """The engines' CDI support, in the order of the engines."""
     choice: Choice = Choice()
 
@@ -168,21 +168,21 @@ def plan(target: Target, facts: Facts) -> Plan:
     specifications = _specifications(facts)
     engines = works
     if method is Method.NRI:
-        given_back = (_given_back(*each) for each in zip(facts.engines, works, strict=True))
+        given_back = (_plan_removal(*each) for each in zip(facts.engines, works, strict=True))
         engines = tuple(work for work in given_back if work is not None)
-        refuse_what_nobody_reads(facts, specifications)
+        require_readable_by_all(facts, specifications)
     elif method is Method.CDI:
         found = zip(facts.engines, facts.ways, works, strict=True)
-        engines = tuple(work for each in found if (work := _by_cdi(*each)) is not None)
-        refuse_what_gives_no_devices(facts, engines, specifications)
+        engines = tuple(work for each in found if (work := _plan_cdi(*each)) is not None)
+        require_cdi_devices(facts, engines, specifications)
     toolkit = _toolkit(target, facts, low_level, engines)
     return Plan(toolkit, engines, specifications, missing, readers(target, facts), facts.choice)
 
 
 def _engine(seen: EngineFacts, method: Method) -> EngineWork:
-    engine = adapter_of(seen.request.target.name)
+    engine = get_adapter(seen.request.target.name)
     request = seen.request if method is Method.HANDLERS else seen.request.by_cdi_alone()
-    with losses.kept_copies_named(seen.records):
+    with losses.name_backups_in_errors(seen.records):
         desired = engine.desired(seen.inspection, request, seen.records)
     desired = msgspec.structs.replace(
         desired,
@@ -191,25 +191,25 @@ def _engine(seen: EngineFacts, method: Method) -> EngineWork:
         cdi_on=method is Method.CDI,
         freed=request.toolkit_folder if request.by_cdi else "",
     )
-    return engine_work(engine.name, seen.inspection, desired, seen.reload, reload_due=seen.reload_due)
+    return build_engine_work(engine.name, seen.inspection, desired, seen.reload, reload_due=seen.reload_due)
 
 
-def _by_cdi(seen: EngineFacts, way: Way, work: EngineWork) -> EngineWork | None:
+def _plan_cdi(seen: EngineFacts, way: CdiSupport, work: EngineWork) -> EngineWork | None:
     """Return an engine's changes with CDI: the edit that enables it, or the removal of our entries.
 
     None if the engine reads specifications as it is, and its files have no entry of ours.
     """
-    return work if way.edited else _given_back(seen, work)
+    return work if way.edited else _plan_removal(seen, work)
 
 
-def _given_back(seen: EngineFacts, work: EngineWork) -> EngineWork | None:
+def _plan_removal(seen: EngineFacts, work: EngineWork) -> EngineWork | None:
     """Return the changes that remove our entries from an engine's files; None if there are none."""
-    files = without_handlers(seen)
+    files = remove_handlers(seen)
     if not files:
         return None
     notes = tuple(note for wanted in files for note in wanted.notes)
     desired = msgspec.structs.replace(work.desired, files=files, notes=notes, restart_why="")
-    again = engine_work(work.name, seen.inspection, desired, seen.reload, reload_due=seen.reload_due)
+    again = build_engine_work(work.name, seen.inspection, desired, seen.reload, reload_due=seen.reload_due)
     return msgspec.structs.replace(again, leaves=True)
 
 
@@ -219,7 +219,7 @@ def _specifications(facts: Facts) -> tuple[SpecificationWork, ...]:
     failure = made.failure if made is not None else None
     if made is not None and failure is not None:
         # while a driver is being replaced, the rest is still done; but without a specification there is none to keep
-        ours = installed.standing(facts.specifications, facts.receipt, made.path)
+        ours = installed.find_our_content(facts.specifications, facts.receipt, made.path)
         if ours is None:
             raise failure
         made, remark = msgspec.structs.replace(made, content=ours), f"{_KEPT} ({failure.reason})"
@@ -228,28 +228,28 @@ def _specifications(facts: Facts) -> tuple[SpecificationWork, ...]:
 
 def _toolkit(target: Target, facts: Facts, low_level: tuple[str, ...], engines: Sequence[EngineWork]) -> ToolkitWork:
     seen = facts.toolkit
-    files = layout.desired(
+    files = layout.desired_files(
         target.payload, target.settings.toolkit, low_level, seen.folder, target.driver.root, seen.made
     )
     wanted = {file.name: _wanted(file, seen) for file in files}
-    work = toolkit_work(seen.folder, files, wanted, seen.present, seen.recorded)
+    work = build_toolkit_work(seen.folder, files, wanted, seen.present, seen.recorded)
     others = not engines and facts.receipt is not None and facts.receipt.engines
-    return msgspec.structs.replace(work, remove=() if others else _removable(work, seen, engines))
+    return msgspec.structs.replace(work, remove=() if others else _find_removable(work, seen, engines))
 
 
-def _wanted(file: ToolkitFile, seen: ToolkitFacts) -> Installed:
+def _wanted(file: ToolkitFile, seen: ToolkitFacts) -> InstalledFile:
     if file.target is not None:
-        return Installed(link=file.target)
+        return InstalledFile(link=file.target)
     if file.content is not None:
-        return Installed(digest=changes.sha256(file.content), mode=file.mode)
+        return InstalledFile(digest=changes.sha256(file.content), mode=file.mode)
     assert file.source is not None  # noqa: S101  # one of the three is set
     known = seen.present.get(file.name)
     if known is not None and known.copy_of == file.source:
-        return Installed(mode=file.mode, copy_of=file.source)
-    return Installed(digest=seen.digests.get(file.source), mode=file.mode)
+        return InstalledFile(mode=file.mode, copy_of=file.source)
+    return InstalledFile(digest=seen.digests.get(file.source), mode=file.mode)
 
 
-def _removable(work: ToolkitWork, seen: ToolkitFacts, engines: Iterable[EngineWork]) -> tuple[str, ...]:
+def _find_removable(work: ToolkitWork, seen: ToolkitFacts, engines: Iterable[EngineWork]) -> tuple[str, ...]:
     """Return which obsolete files may be removed: those that no engine names and no container uses."""
     if not work.remove or seen.in_use():
         return ()
@@ -259,22 +259,24 @@ def _removable(work: ToolkitWork, seen: ToolkitFacts, engines: Iterable[EngineWo
     return tuple(name for name in work.remove if posixpath.join(work.folder, name.removesuffix(".real")) not in offered)
 
 
-def folders(engines: Sequence[EngineWork]) -> list[str]:
+def list_changed_folders(engines: Sequence[EngineWork]) -> list[str]:
     """Return the folders of the engines' files that are to be changed."""
     desired = [wanted for work in engines for wanted in work.desired.files if wanted.changes]
     return list(dict.fromkeys(posixpath.dirname(wanted.path) for wanted in desired))
 
 
-def moved(recorded: Sequence[EngineRecord], engines: Sequence[EngineWork]) -> EngineRecord | None:
+def find_moved_engine(recorded: Sequence[EngineRecord], engines: Sequence[EngineWork]) -> EngineRecord | None:
     """Return the record of an engine that is now configured in another file; None if there is none."""
     now = {engine.name: {wanted.path for wanted in engine.desired.files} for engine in engines}
     for record in recorded:
-        if record.name in now and any(file.path not in now[record.name] and _of_ours(file) for file in record.files):
+        if record.name in now and any(
+            file.path not in now[record.name] and _may_hold_ours(file) for file in record.files
+        ):
             return record
     return None
 
 
-def _of_ours(file: FileRecord) -> bool:
+def _may_hold_ours(file: FileRecord) -> bool:
     """Return whether a file may hold entries of ours; from some, only an older installer's were removed."""
     return any(file.before is None or digest != file.before.sha256 for digest in file.written)
 
@@ -308,7 +310,7 @@ def _has_other_original(receipt: Receipt, work: EngineWork) -> bool:
     )
 
 
-def superseded(recorded: Sequence[EngineRecord], plan: Plan) -> tuple[EngineRecord, ...]:
+def find_superseded(recorded: Sequence[EngineRecord], plan: Plan) -> tuple[EngineRecord, ...]:
     """Return the records of engines that this run does not manage, and that are to be reverted.
 
     If the plan has no engines and the method is `handlers`, configured engines stay as they are.
@@ -318,11 +320,11 @@ def superseded(recorded: Sequence[EngineRecord], plan: Plan) -> tuple[EngineReco
     return tuple(record for record in recorded if looked_after and record.name not in now)
 
 
-def toolkit_work(
+def build_toolkit_work(
     folder: str,
     files: Sequence[ToolkitFile],
-    wanted: Mapping[str, Installed],
-    present: Mapping[str, Installed],
+    wanted: Mapping[str, InstalledFile],
+    present: Mapping[str, InstalledFile],
     recorded: Sequence[str],
 ) -> ToolkitWork:
     """Return which of `files` differ on the node, and which recorded ones are obsolete."""
@@ -331,7 +333,7 @@ def toolkit_work(
     return ToolkitWork(folder, tuple(files), write, remove, frozenset(present))
 
 
-def engine_work(
+def build_engine_work(
     name: EngineName, inspection: Inspection, desired: DesiredState, reload: Reload, *, reload_due: bool
 ) -> EngineWork:
     """Return an engine's part of the plan."""
@@ -342,21 +344,21 @@ def engine_work(
         elif reload_due:
             why = "it was not reloaded after the last change"
         elif inspection.live is not None:
-            why = "; ".join(differences(inspection.live, desired))
+            why = "; ".join(find_differences(inspection.live, desired))
             why = why or (desired.restart_why if reload.restarts else "")
     return EngineWork(name, inspection, desired, reload, why)
 
 
-def differences(live: Live, desired: DesiredState) -> list[str]:
+def find_differences(live: LiveState, desired: DesiredState) -> list[str]:
     """Return how the live engine differs from its desired state, as text; an empty list if it does not."""
-    wrong = mismatches(live, desired.served, desired.default)
+    wrong = find_mismatches(live, desired.served, desired.default)
     if desired.cdi_on and live.cdi_folders == ():
         wrong.append("CDI is off in it")
-    ours = [name for name, path in live.handlers.items() if desired.freed and beneath(path, desired.freed)]
+    ours = [name for name, path in live.handlers.items() if desired.freed and is_beneath(path, desired.freed)]
     return wrong + [f"it still lists the handler {name}" for name in ours if name not in live.own]
 
 
-def mismatches(live: Live, served: Mapping[str, str], default: str | None) -> list[str]:
+def find_mismatches(live: LiveState, served: Mapping[str, str], default: str | None) -> list[str]:
     """Return how the live engine differs from what it should serve, as text; an empty list if it does not."""
     wrong = []
     for name, path in served.items():
@@ -369,7 +371,7 @@ def mismatches(live: Live, served: Mapping[str, str], default: str | None) -> li
     return wrong
 
 
-def leftovers(now: Live, work: EngineWork) -> list[str]:
+def find_unreverted(now: LiveState, work: EngineWork) -> list[str]:
     """Return what the engine still serves of a rolled-back change, as text; an empty list if nothing."""
     before = work.inspection.live
     known = before.handlers if before is not None else {}
@@ -397,7 +399,7 @@ def readers(target: Target, facts: Facts) -> tuple[EngineRecord, ...]:
     )
 
 
-def without_handlers(seen: EngineFacts) -> tuple[DesiredFile, ...]:
+def remove_handlers(seen: EngineFacts) -> tuple[DesiredFile, ...]:
     """Return an engine's files without our entries, in the order of a cleanup; none if they have no entry of ours.
 
     Also none if the engine no longer has a recorded file: then it is reverted by its record. Raises ConfigurationError.
@@ -406,17 +408,17 @@ def without_handlers(seen: EngineFacts) -> tuple[DesiredFile, ...]:
     present = {file.path: file for file in seen.inspection.files}
     if not present.keys() >= set(recorded):
         return ()
-    engine, folder = adapter_of(seen.request.target.name), seen.request.toolkit_folder
+    engine, folder = get_adapter(seen.request.target.name), seen.request.toolkit_folder
     known = engine.recognised(seen.inspection, folder)
     files = []
     for path in dict.fromkeys([*recorded, *present]):
-        remembered = seen.records.get(path) or Recorded(ownership=known.get(path, Ownership()))
+        remembered = seen.records.get(path) or RecordedFile(ownership=known.get(path, Ownership()))
         files.append(engine.without_us(present[path], remembered, folder))
     of_ours = tuple(wanted for wanted in files if wanted.path in recorded or wanted.changes)
     return of_ours if seen.recorded is not None or any(wanted.changes for wanted in of_ours) else ()
 
 
-def refuse_what_gives_no_devices(
+def require_cdi_devices(
     facts: Facts, engines: Sequence[EngineWork], specifications: Sequence[SpecificationWork]
 ) -> None:
     """Raise ConfigurationError if CDI would stay off in an engine, or it could not read the specification."""
@@ -438,10 +440,10 @@ def refuse_what_gives_no_devices(
                 path=work.inspection.socket,
                 hint="nothing was changed; --restart-mode systemd with --allow-restart restarts it",
             )
-    refuse_what_nobody_reads(facts, specifications)
+    require_readable_by_all(facts, specifications)
 
 
-def refuse_what_nobody_reads(facts: Facts, specifications: Sequence[SpecificationWork]) -> None:
+def require_readable_by_all(facts: Facts, specifications: Sequence[SpecificationWork]) -> None:
     """Raise ConfigurationError if an engine could not read a specification that is to be written."""
     for specification in specifications:
         if specification.target is not None and specification.target != specification.base:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
-from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.engines.adapters import get_adapter
+from toolkit_installer.engines.api import EngineSilentError, LiveState
 from toolkit_installer.engines.detect import decide, own_container
-from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.engines.ownership import is_beneath
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError, located
 from toolkit_installer.node import files, owners, processes, signals
 from toolkit_installer.node import root as look
@@ -64,14 +64,14 @@ def prepare(receipt: Receipt | None, settings: Settings, node: Node, store: Rece
 
     Raises PayloadError, ConfigurationError, UsageError, DriverNotReadyError, EngineDownError.
     """
-    seen = planned(receipt, settings, node, store)
+    seen = prepare_unchecked(receipt, settings, node, store)
     preflight(node, seen.target, seen.facts, seen.plan)
     return seen
 
 
-def planned(receipt: Receipt | None, settings: Settings, node: Node, store: ReceiptStore) -> Prepared:
+def prepare_unchecked(receipt: Receipt | None, settings: Settings, node: Node, store: ReceiptStore) -> Prepared:
     """Return the plan without a preflight. Raises the same errors."""
-    with processes.one_look():
+    with processes.cache_names():
         target = resolve(settings, node, receipt)
         facts = observe(node, target, receipt, store)
     # not inside the block: files in use, which must stay, are searched once all else is known
@@ -100,9 +100,9 @@ def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
         if work.changes and work.inspection.live is not None:
             goes = made.choice.method is not Method.HANDLERS
             is_ours = handlers_of_ours(seen.request.toolkit_folder, seen.recorded)
-            refuse(node, work, is_ours, "or keep the handlers" if goes else "or keep the handler's name")
+            refuse_stranding(node, work, is_ours, "or keep the handlers" if goes else "or keep the handler's name")
         if work.changes or work.reload_why:
-            adapter_of(work.name).try_out(node, work.inspection, work.desired)
+            get_adapter(work.name).try_out(node, work.inspection, work.desired)
     if target.settings.nri is not None:
         decide.refuse_without_nri(node)
     if not made.empty:
@@ -115,7 +115,7 @@ def require_places(node: Node, target: Target, made: Plan, *, unchanged: bool = 
     `unchanged`: check paths that are not to be changed, too.
     """
     driver_roots = (target.driver.seen_at, target.driver.root)
-    own_container.refuse(node, target.settings, plan_of.folders(made.engines), driver_roots)
+    own_container.refuse_own_container(node, target.settings, plan_of.list_changed_folders(made.engines), driver_roots)
     wrapped = not made.cdi and target.settings.nri is None  # otherwise no container runs through a wrapper
     if wrapped and (made.toolkit.write or unchanged):
         _refuse_no_shell(node)
@@ -137,7 +137,7 @@ def _require_live(work: EngineWork) -> None:
             hint="nothing was changed; start it, or leave --require-live out: it serves the handlers once it starts",
         )
     takes_over = reload.mode is not ReloadMode.NONE or reload.by_itself
-    wrong = plan_of.differences(live, work.desired)
+    wrong = plan_of.find_differences(live, work.desired)
     if wrong and not takes_over:
         raise EngineRejectedError(
             f"{work.name} would not serve the handlers, as it is not reloaded: {'; '.join(wrong)}",
@@ -181,7 +181,7 @@ def _refuse_another_installation(node: Node, path: str, content: bytes | None, f
 
     They would count as the operator's, and cleanup would restore them when their files may be gone.
     """
-    for other in other_installer.installations_named(node, content, folder):
+    for other in other_installer.find_named_installations(node, content, folder):
         raise ConfigurationError(
             f"names programs of another installation, in {other}",
             path=path,
@@ -200,7 +200,7 @@ def _refuse_no_shell(node: Node) -> None:
     root = node.programs.root
     if root.folder == "/" and not node.whole:
         return  # only folders of the node are mounted here: its shell is not visible
-    if not any(look.is_there(root.outside(sign)) for sign in _SIGNS):
+    if not any(look.is_present(root.outside(sign)) for sign in _SIGNS):
         return
     if not node.programs.runs(_SHELL):
         raise ConfigurationError(
@@ -224,10 +224,10 @@ def _refuse_toolkit_folder(node: Node, folder: str) -> None:
 
 
 def _refuse_obstacle(node: Node, path: str, way_out: str) -> None:
-    obstacle = files.obstacle(node.root, path)
+    obstacle = files.find_obstacle(node.root, path)
     if obstacle is not None:
         obstacle.path = path.removesuffix("/.")
-        if obstacle.number == errno.EACCES and owners.ourselves() != {0}:
+        if obstacle.number == errno.EACCES and owners.list_trusted_users() != {0}:
             obstacle.reason = "this user may not write there"
             obstacle.hint = "nothing was changed; run it as root"
             raise obstacle
@@ -241,28 +241,28 @@ _SHOWN = 10
 
 def handlers_of_ours(
     folder: str, record: EngineRecord | None, staying: Collection[str] = ()
-) -> Callable[[Live], set[str]]:
+) -> Callable[[LiveState], set[str]]:
     """Return a function that names our handlers in a live engine, except those in `staying`.
 
     They are found by their path in the toolkit's `folder`, or, if the engine reports no path, by the engine's record.
     """
     recorded = dict(record.handlers) if record is not None else {}
 
-    def ours(live: Live) -> set[str]:
-        own = {name for name, path in live.handlers.items() if beneath(path, folder) and name not in live.own}
+    def ours(live: LiveState) -> set[str]:
+        own = {name for name, path in live.handlers.items() if is_beneath(path, folder) and name not in live.own}
         unknown = {name for name, path in live.handlers.items() if path is None and name in recorded}
         return (own | unknown).difference(staying)
 
     return ours
 
 
-def refuse(node: Node, work: EngineWork, is_ours: Callable[[Live], set[str]], hint: str) -> None:
+def refuse_stranding(node: Node, work: EngineWork, is_ours: Callable[[LiveState], set[str]], hint: str) -> None:
     """Raise ConfigurationError if changing the engine's files would strand pods of a handler of ours.
 
     `hint` says what to do once these pods are gone. Raises EngineDownError if the engine does not list its pods.
     """
     try:
-        pods = adapter_of(work.name).stranded(node, work.inspection, work.desired.files, is_ours)
+        pods = get_adapter(work.name).stranded(node, work.inspection, work.desired.files, is_ours)
     except EngineSilentError as error:
         raise EngineDownError(
             f"{error.reason}: they may need a handler that is to go", path=error.path, hint=f"look at its log; {hint}"

@@ -24,27 +24,27 @@ import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.documents import changes
-from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.engines.adapters import get_adapter
+from toolkit_installer.engines.api import EngineSilentError, LiveState
 from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.common.serving import EngineBrokenError
 from toolkit_installer.engines.detect.unit_files import TABLE
-from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.engines.ownership import is_beneath
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes, sockets
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import flag_value
 from toolkit_installer.node.reading import Reader, read_bounded
 from toolkit_installer.node.root import NodeError, Root
-from toolkit_installer.node.trust import Standing
+from toolkit_installer.node.trust import TrustLevel
 from toolkit_installer.planning import files_naming
 from toolkit_installer.receipt.schema import EngineRecord
 from toolkit_installer.settings import EngineName
 
-_ASK_SECONDS = 5.0
+_QUERY_SECONDS = 5.0
 
 
-def held(node: Node, folder: str, engines: Sequence[EngineRecord]) -> bool:
+def is_still_needed(node: Node, folder: str, engines: Sequence[EngineRecord]) -> bool:
     """Return whether something still needs the toolkit in `folder`, and log what does. Raises NodeError.
 
     The caller has to remove our own specification first.
@@ -54,7 +54,7 @@ def held(node: Node, folder: str, engines: Sequence[EngineRecord]) -> bool:
     """
     others, closed = _others(node, engines)
     live = [words for record in (*engines, *others) for words in _engine(node, folder, record)]
-    found = [*live, *closed, *_unseen(node, folder), *holders(node, folder)]
+    found = [*live, *closed, *_find_hidden_offers(node, folder), *list_users(node, folder)]
     for holder in found:
         log.get().warning(
             "The toolkit is still needed; `uninstall` removes it later", key="toolkit-needed", folder=folder, why=holder
@@ -62,7 +62,7 @@ def held(node: Node, folder: str, engines: Sequence[EngineRecord]) -> bool:
     return bool(found)
 
 
-def holders(node: Node, folder: str, ours: Mapping[str, Container[str]] | None = None) -> list[str]:
+def list_users(node: Node, folder: str, ours: Mapping[str, Container[str]] | None = None) -> list[str]:
     """Return the containers and specifications that refer to the toolkit in `folder`, as text. Raises NodeError.
 
     `ours`: specifications to ignore, by path, as long as they have one of these SHA-256.
@@ -75,7 +75,7 @@ def _others(node: Node, known: Sequence[EngineRecord]) -> tuple[list[EngineRecor
     seen = {node.files.canonical(record.socket) for record in known}
     found, unseen = [], []
     usual = [(row.engine, row.socket) for row in TABLE if row.refused is None]
-    for engine, socket in dict.fromkeys((*usual, *serving.served(node))):
+    for engine, socket in dict.fromkeys((*usual, *serving.find_served_sockets(node))):
         try:
             place = node.files.canonical(socket)
         except NodeError as error:
@@ -84,22 +84,22 @@ def _others(node: Node, known: Sequence[EngineRecord]) -> tuple[list[EngineRecor
             # a user's own docker, and root's containerd next to it
             unseen.append(f"{engine} may listen on {socket} (this user may not look there, root may) and offer it")
             continue
-        if place not in seen and sockets.listens(node.root, socket):
+        if place not in seen and sockets.is_listening(node.root, socket):
             found.append(EngineRecord(engine, socket, None, (), None, ()))
         seen.add(place)
     return found, unseen
 
 
-def _unseen(node: Node, folder: str) -> list[str]:
+def _find_hidden_offers(node: Node, folder: str) -> list[str]:
     """Return the handlers that engines offer with a wiped command line and no socket of a usual name.
 
     All their sockets are tried: an engine has several, and answers on one of them.
     """
     found = []
-    for engine, process, bound in serving.unnamed(node):
+    for engine, process, bound in serving.find_unnamed_engines(node):
         for socket in bound:
             try:
-                live = adapter_of(engine).ask(node, socket, _ASK_SECONDS)
+                live = get_adapter(engine).ask(node, socket, _QUERY_SECONDS)
             except EngineBrokenError:
                 break  # it runs without its CRI, and offers no handler
             except EngineSilentError:
@@ -116,24 +116,24 @@ def _unseen(node: Node, folder: str) -> list[str]:
 def _engine(node: Node, folder: str, record: EngineRecord) -> list[str]:
     """Return the handlers in the folder that a live engine offers, or why that is unknown."""
     try:
-        live = adapter_of(record.name).ask(node, record.socket, _ASK_SECONDS)
+        live = get_adapter(record.name).ask(node, record.socket, _QUERY_SECONDS)
     except EngineBrokenError:
         return []  # it runs without its CRI, and offers no handler; its containers are searched separately
     except EngineSilentError:
-        if not sockets.listens(node.root, record.socket):
+        if not sockets.is_listening(node.root, record.socket):
             return []  # it reads its files when it starts
         return [f"{record.name} listens on {record.socket} and does not answer: it may still offer the handlers"]
     return _offered(record.name, live, folder, dict(record.handlers))
 
 
-def _offered(engine: EngineName, live: Live, folder: str, ours: Mapping[str, str]) -> list[str]:
+def _offered(engine: EngineName, live: LiveState, folder: str, ours: Mapping[str, str]) -> list[str]:
     """Return the handlers in the folder that an engine lists, or that its containers are not visible."""
     if live.process is None:
         return [f"the containers of {engine} cannot be seen from here (hostPID: true), and may run with it"]
     return [
         f"{engine} still offers the handler {name}: restart it"
         for name, path in live.handlers.items()
-        if beneath(path or ours.get(name), folder) and name not in live.own
+        if is_beneath(path or ours.get(name), folder) and name not in live.own
     ]
 
 
@@ -150,7 +150,7 @@ def _specifications(node: Node, folder: str, ours: Mapping[str, Container[str]])
                 except ConfigurationError as error:
                     found[path] = f"the CDI specification {path} cannot be read, and may name it: {error}"
                     continue
-                if specification is None or not files_naming.names(files, folder, specification.content):
+                if specification is None or not files_naming.names_toolkit(files, folder, specification.content):
                     continue
                 digest = changes.sha256(specification.content)
                 if digest not in ours.get(specification.path, ()):
@@ -176,7 +176,7 @@ _RUNC_ROOT = "runtime-runc"
 MONITOR = "conmon"
 
 
-class _Container(msgspec.Struct, frozen=True):
+class _ExistingContainer(msgspec.Struct, frozen=True):
     """A container that is not deleted. `runtime` is None if unknown.
 
     `pid` is the PID of its shim or monitor, or of another shim of the same engine; None if there is no such process.
@@ -191,37 +191,37 @@ class _Container(msgspec.Struct, frozen=True):
     @property
     def words(self) -> str:
         """The container as text, with its pod or docker's name for it."""
-        return f"the container {self.name}{of(self.name, self.bundle).words} ({self.told_by})"
+        return f"the container {self.name}{find_name(self.name, self.bundle).words} ({self.told_by})"
 
 
 def found(node: Node, folder: str) -> list[str]:
     """Return the containers that are stopped and deleted through a runtime in the folder, as text, each once."""
     needed: dict[str, str] = {}
     # first those with a shim, as these have a PID and bundles do not
-    for container in [*_watched(), *_bundles(node)]:
-        if container.pid is not None and is_elsewhere(node, container.pid, container.runtime or folder):
+    for container in [*_find_watched(), *_bundles(node)]:
+        if container.pid is not None and has_other_root(node, container.pid, container.runtime or folder):
             continue  # in a pod, any process may be root's and named like a shim
         if container.runtime is None:
             needed.setdefault(container.name, f"{container.words} may run with it")
-        elif beneath(container.runtime, folder) and same_file(node, container.pid, container.runtime):
+        elif is_beneath(container.runtime, folder) and is_same_file(node, container.pid, container.runtime):
             needed.setdefault(container.name, f"{container.words} runs with {container.runtime}")
     return list(needed.values())
 
 
-def _watched() -> list[_Container]:
+def _find_watched() -> list[_ExistingContainer]:
     """Return the containers with a live shim or conmon on the whole machine, then those of the same engines."""
-    found: list[_Container] = []
+    found: list[_ExistingContainer] = []
     engines: dict[tuple[int, int], int] = {}
-    for pid, name, standing in processes.matching(lambda name: name.startswith(SHIM) or name == MONITOR):
-        if standing is Standing.UNSEEN:  # root's, and this installer runs as a user
+    for pid, name, standing in processes.find_matching(lambda name: name.startswith(SHIM) or name == MONITOR):
+        if standing is TrustLevel.UNSEEN:  # root's, and this installer runs as a user
             found.append(_hidden(pid))
             continue
         try:
             seen = processes.inspect_visible(pid)
             arguments = list(seen.arguments) if seen is not None else []
-            own = _of_monitor(pid, arguments) if name == MONITOR else _of_shim(pid, arguments)
+            own = _find_monitor_container(pid, arguments) if name == MONITOR else _find_shim_container(pid, arguments)
             if seen is not None and seen.hidden and not own:
-                own = [_Container(f"of PID {pid}", None, pid, "whose command line is wiped")]
+                own = [_ExistingContainer(f"of PID {pid}", None, pid, "whose command line is wiped")]
             found += own
             if name != MONITOR:
                 around = os.stat(f"/proc/{pid}/cwd/..")  # the folder around the shim's bundle
@@ -230,33 +230,33 @@ def _watched() -> list[_Container]:
             found.append(_hidden(pid))
         except (FileNotFoundError, ProcessLookupError):
             continue  # it ended meanwhile, and needs nothing
-    return [*found, *(container for pid in engines.values() for container in _beside(pid))]
+    return [*found, *(container for pid in engines.values() for container in _find_siblings(pid))]
 
 
-def _hidden(pid: int) -> _Container:
-    return _Container(f"of PID {pid}", None, pid, "this user may not look, root may")
+def _hidden(pid: int) -> _ExistingContainer:
+    return _ExistingContainer(f"of PID {pid}", None, pid, "this user may not look, root may")
 
 
-def _of_shim(pid: int, arguments: list[str]) -> list[_Container]:
+def _find_shim_container(pid: int, arguments: list[str]) -> list[_ExistingContainer]:
     """Return the container in whose bundle a containerd shim works; of a pod, the first. Raises PermissionError."""
     place = f"/proc/{pid}/cwd"
     try:
         name = os.path.basename(os.readlink(place))
     except (FileNotFoundError, ProcessLookupError):
         return []  # it ended meanwhile
-    runtime = content_of(f"{place}/{RUNTIME_FILE}")
+    runtime = read_text(f"{place}/{RUNTIME_FILE}")
     if runtime is not None:
-        return [_Container(name, runtime, pid, f"PID {pid}", Bundle(place, f"/proc/{pid}/root"))]
+        return [_ExistingContainer(name, runtime, pid, f"PID {pid}", Bundle(place, f"/proc/{pid}/root"))]
     workdir = flag_value(arguments, "-workdir")
     if workdir is None:
         return []  # it has not started its container yet
     # the shim of containerd before 1.3 and docker before 20.10: only its containerd knows the runtime
     if os.path.basename(flag_value(arguments, "-runtime-root") or "") == _RUNC_ROOT:
         return []
-    return [_Container(os.path.basename(workdir), None, pid, f"PID {pid}")]
+    return [_ExistingContainer(os.path.basename(workdir), None, pid, f"PID {pid}")]
 
 
-def _beside(pid: int) -> list[_Container]:
+def _find_siblings(pid: int) -> list[_ExistingContainer]:
     """Return the containers of the shim's engine: the rest of its pod, and those whose own shim has died."""
     place = f"/proc/{pid}/cwd"
     try:
@@ -264,15 +264,15 @@ def _beside(pid: int) -> list[_Container]:
         names = os.listdir(f"{place}/..") if os.path.basename(tasks) == TASKS else []
     except OSError:
         return []  # it ended meanwhile
-    found = ((name, content_of(f"{place}/../{name}/{RUNTIME_FILE}")) for name in names)
+    found = ((name, read_text(f"{place}/../{name}/{RUNTIME_FILE}")) for name in names)
     return [
-        _Container(name, runtime, pid, "its bundle is there", Bundle(f"{place}/../{name}", f"/proc/{pid}/root"))
+        _ExistingContainer(name, runtime, pid, "its bundle is there", Bundle(f"{place}/../{name}", f"/proc/{pid}/root"))
         for name, runtime in found
         if runtime is not None
     ]
 
 
-def content_of(path: str) -> str | None:
+def read_text(path: str) -> str | None:
     """Return a small file's text; None if it is missing, too large, or not a regular file."""
     try:
         return read_bounded(path, _LONGEST_NAME).decode(errors="replace").strip()
@@ -280,7 +280,7 @@ def content_of(path: str) -> str | None:
         return None
 
 
-def _of_monitor(pid: int, arguments: list[str]) -> list[_Container]:
+def _find_monitor_container(pid: int, arguments: list[str]) -> list[_ExistingContainer]:
     """Return the container of a conmon (conmon(8))."""
     runtime = flag_value(arguments, "-r", "--runtime")
     if runtime is None:
@@ -288,10 +288,10 @@ def _of_monitor(pid: int, arguments: list[str]) -> list[_Container]:
     root = f"/proc/{pid}/root"
     folder = flag_value(arguments, "-b", "--bundle")
     bundle = Bundle(f"{root}{folder}", root) if folder is not None and posixpath.isabs(folder) else None
-    return [_Container(flag_value(arguments, "-c", "--cid") or "", runtime, pid, f"PID {pid}", bundle)]
+    return [_ExistingContainer(flag_value(arguments, "-c", "--cid") or "", runtime, pid, f"PID {pid}", bundle)]
 
 
-def _bundles(node: Node) -> Iterator[_Container]:
+def _bundles(node: Node) -> Iterator[_ExistingContainer]:
     """Yield the containers with bundles in the usual places, even without a running engine or shim."""
     for files in node.readers():
         for state in STATE_FOLDERS:
@@ -301,10 +301,10 @@ def _bundles(node: Node) -> Iterator[_Container]:
                 if error.number != errno.EACCES:
                     raise
                 # a user's own docker, and another user's next to it
-                yield _Container(f"below {state}", None, None, "this user may not look there, root may")
+                yield _ExistingContainer(f"below {state}", None, None, "this user may not look there, root may")
 
 
-def _bundles_below(files: Reader, tasks: str) -> Iterator[_Container]:
+def _bundles_below(files: Reader, tasks: str) -> Iterator[_ExistingContainer]:
     for bundle in (
         posixpath.join(tasks, namespace, name)
         for namespace in files.list(tasks)
@@ -314,10 +314,10 @@ def _bundles_below(files: Reader, tasks: str) -> Iterator[_Container]:
         if found is not None:
             runtime = found.content.decode(errors="replace").strip()
             place = Bundle(files.root.outside(files.canonical(bundle)), files.root.folder)
-            yield _Container(posixpath.basename(bundle), runtime, None, f"its bundle {bundle} is there", place)
+            yield _ExistingContainer(posixpath.basename(bundle), runtime, None, f"its bundle {bundle} is there", place)
 
 
-def is_elsewhere(node: Node, pid: int, path: str) -> bool:
+def has_other_root(node: Node, pid: int, path: str) -> bool:
     """Return whether the process has a `/` of its own without `path`, so that it cannot run that file."""
     try:
         if Reader(Root(f"/proc/{pid}/root")).status(path) is not None:
@@ -329,7 +329,7 @@ def is_elsewhere(node: Node, pid: int, path: str) -> bool:
         return False  # it ended meanwhile, or may not be inspected: unknown
 
 
-def same_file(node: Node, pid: int | None, path: str) -> bool:
+def is_same_file(node: Node, pid: int | None, path: str) -> bool:
     """Return whether the process's runtime is the file on this node, not another one with the same path."""
     if pid is None:
         return True
@@ -362,7 +362,7 @@ _DOCKERS_NAME = r"[a-zA-Z0-9][a-zA-Z0-9_.-]{1,252}"
 _DOCKERS_ID = r"[0-9a-f]{64}"
 _DOCKERS_FOLDER = "/var/lib/docker/containers"
 """dockerd's data root unless it is configured otherwise; below it, by ID, the saved state of each container."""
-_REMEMBERED = "config.v2.json"
+_DOCKERS_FILE = "config.v2.json"
 
 
 class Bundle(msgspec.Struct, frozen=True):
@@ -372,7 +372,7 @@ class Bundle(msgspec.Struct, frozen=True):
     root: str
 
 
-class Name(msgspec.Struct, frozen=True):
+class ContainerName(msgspec.Struct, frozen=True):
     """The names of a container: its pod and its name there, or docker's name for it. Empty: unknown."""
 
     pod: str = ""
@@ -388,43 +388,43 @@ class Name(msgspec.Struct, frozen=True):
         return f", which docker calls {self.docker}," if self.docker else ""
 
 
-def of(identity: str, bundle: Bundle | None) -> Name:
+def find_name(identity: str, bundle: Bundle | None) -> ContainerName:
     """Return the names of a container."""
     if bundle is None:
-        return Name()
+        return ContainerName()
     said = specification(bundle)
-    told = _pod(said.get("annotations"))
+    told = _parse_pod(said.get("annotations"))
     if told.pod or not re.fullmatch(_DOCKERS_ID, identity):
         return told
     folders = dict.fromkeys([_DOCKERS_FOLDER, *_dockers_folders(said, identity)])
     for folder in folders:
-        remembered = _object(f"{bundle.root.rstrip('/')}{folder}/{identity}/{_REMEMBERED}")
+        remembered = _read_object(f"{bundle.root.rstrip('/')}{folder}/{identity}/{_DOCKERS_FILE}")
         configured = remembered.get("Config")
-        told = _pod(configured.get("Labels") if isinstance(configured, dict) else None)
+        told = _parse_pod(configured.get("Labels") if isinstance(configured, dict) else None)
         name = remembered.get("Name")
         if not told.pod and isinstance(name, str) and re.fullmatch(_DOCKERS_NAME, name.removeprefix("/")):
-            told = Name(docker=name.removeprefix("/"))
-        if told != Name():
+            told = ContainerName(docker=name.removeprefix("/"))
+        if told != ContainerName():
             return told
-    return Name()
+    return ContainerName()
 
 
-def specification_of(bundle: Bundle) -> str:
+def get_specification_path(bundle: Bundle) -> str:
     """Return the path of a container's specification, as the installer sees it."""
     return f"{bundle.folder}/{_SPECIFICATION}"
 
 
 def specification(bundle: Bundle) -> Mapping[str, Any]:
     """Return a container's specification, {} if it cannot be read."""
-    return _object(specification_of(bundle))
+    return _read_object(get_specification_path(bundle))
 
 
 def is_sandbox(bundle: Bundle) -> bool | None:
     """Return whether a container only holds a pod's namespaces; None if it has no specification."""
-    return keeps_namespaces(specification(bundle))
+    return is_sandbox_specification(specification(bundle))
 
 
-def keeps_namespaces(specification: Mapping[str, Any]) -> bool | None:
+def is_sandbox_specification(specification: Mapping[str, Any]) -> bool | None:
     """Return whether a specification is of such a container, None if it is empty. Pure."""
     if not specification:
         return None
@@ -432,14 +432,14 @@ def keeps_namespaces(specification: Mapping[str, Any]) -> bool | None:
     return isinstance(annotations, dict) and any(annotations.get(key) == _SANDBOX for key in _KINDS)
 
 
-def _pod(said: Any) -> Name:
+def _parse_pod(said: Any) -> ContainerName:
     """Return the pod that annotations or labels name, and its container if they name that as well."""
     labels: Mapping[str, Any] = said if isinstance(said, dict) else {}
     for keys in _KEYS:
         namespace, pod, container = (value if isinstance(value := labels.get(key), str) else "" for key in keys)
         if re.fullmatch(_LABEL, namespace) and re.fullmatch(_SUBDOMAIN, pod):
-            return Name(f"{namespace}/{pod}", container if re.fullmatch(_LABEL, container) else "")
-    return Name()
+            return ContainerName(f"{namespace}/{pod}", container if re.fullmatch(_LABEL, container) else "")
+    return ContainerName()
 
 
 def _dockers_folders(specification: Mapping[str, Any], identity: str) -> list[str]:
@@ -453,7 +453,7 @@ def _dockers_folders(specification: Mapping[str, Any], identity: str) -> list[st
     return [posixpath.dirname(folder) for folder in folders if posixpath.basename(folder) == identity]
 
 
-def _object(path: str) -> Mapping[str, Any]:
+def _read_object(path: str) -> Mapping[str, Any]:
     """Return a file's JSON object, {} if it cannot be read."""
     try:
         found = json.loads(read_bounded(path, _LONGEST))

@@ -11,7 +11,7 @@ import msgspec
 
 from toolkit_installer.documents import changes
 from toolkit_installer.documents.changes import ABSENT
-from toolkit_installer.engines.api import DesiredFile, Engine, EngineFile, Recorded
+from toolkit_installer.engines.api import DesiredFile, Engine, EngineFile, RecordedFile
 from toolkit_installer.engines.ownership import Owned, Ownership
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
@@ -26,7 +26,7 @@ def digest_of(content: bytes) -> str:
 
 def remembered(
     engine: Engine, record: FileRecord, before: bytes | None, of: EngineRecord | None = None, kept: str = ""
-) -> Recorded:
+) -> RecordedFile:
     """Return what planning needs to know of a recorded file.
 
     `before` is its kept copy, which lies at `kept`; `of` is the record of its engine.
@@ -39,7 +39,7 @@ def remembered(
     defaults = of.defaults if of is not None else ()
     ownership = Ownership(keys, created)
     written = frozenset(record.written)
-    return Recorded(before, written, ownership, handlers, defaults, metadata, kept, record.role)
+    return RecordedFile(before, written, ownership, handlers, defaults, metadata, kept, record.role)
 
 
 def recorded(

@@ -16,7 +16,7 @@ from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.places import Places
+from toolkit_installer.node.places import PathTranslator
 from toolkit_installer.node.root import Root
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt
 
@@ -36,7 +36,7 @@ def on_node(node: Node, receipt: Receipt) -> Receipt:
     """
     if node.whole:
         return receipt
-    places = Places(node)
+    places = PathTranslator(node)
     _refuse_folder_elsewhere(places, receipt.toolkit_folder)
 
     def known(path: str) -> str:
@@ -58,7 +58,7 @@ def seen_here(node: Node, receipt: Receipt) -> Receipt:
     """
     if node.whole:
         return receipt
-    places = Places(node)
+    places = PathTranslator(node)
 
     def known(path: str) -> str:
         return places.seen_here(path) or path
@@ -98,8 +98,8 @@ def _moved(receipt: Receipt, *, file: _Move, socket: _Move, other: _Move) -> Rec
 
 def _is_the_node(node: Node) -> bool:
     """Tell whether an engine runs in this very container: then it is the node, for that."""
-    engines = processes.named(frozenset[str]().union(*PROCESS_NAMES.values()))
-    return any(processes.lives_on(each, Root(node.root.folder)) for each in engines)
+    engines = processes.find_by_name(frozenset[str]().union(*PROCESS_NAMES.values()))
+    return any(processes.has_root(each, Root(node.root.folder)) for each in engines)
 
 
 def _unknown(path: str) -> ConfigurationError:
@@ -113,7 +113,7 @@ def _unknown(path: str) -> ConfigurationError:
     )
 
 
-def _refuse_folder_elsewhere(places: Places, folder: str) -> None:
+def _refuse_folder_elsewhere(places: PathTranslator, folder: str) -> None:
     """Raise ConfigurationError where the node is known to call the toolkit's folder otherwise: handlers name it."""
     name = places.on_node(folder)
     if name is not None and name != folder:

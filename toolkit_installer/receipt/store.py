@@ -14,8 +14,8 @@ import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.documents import changes
-from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import quarantine
+from toolkit_installer.engines.adapters import get_adapter
+from toolkit_installer.engines.api import choose_quarantine
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, InstallerError, located
 from toolkit_installer.node import owners
 from toolkit_installer.node.files import Recovered, swap_name
@@ -96,7 +96,7 @@ def _own_folders(receipt: Receipt | None, store: str) -> list[str]:
 def recover_engine(node: Node, engine: EngineRecord, store: str) -> None:
     """Leave each of an engine's files alone in its folder, as one whole version. Raises as `recover` does."""
     for file in engine.files:
-        _recover(node, file, quarantine(adapter_of(engine.name), store))
+        _recover(node, file, choose_quarantine(get_adapter(engine.name), store))
 
 
 def recover_specifications(node: Node, receipt: Receipt) -> None:
@@ -144,7 +144,7 @@ class ReceiptStore:
             return
         if not stat.S_ISDIR(status.st_mode):
             raise ConfigurationError("is not a folder", path=self.folder, hint="remove it")
-        if status.st_uid not in owners.ourselves() or status.st_mode & 0o022:
+        if status.st_uid not in owners.list_trusted_users() or status.st_mode & 0o022:
             raise ConfigurationError(
                 "others can write to the receipt's folder, so the receipt cannot be trusted",
                 path=self.folder,

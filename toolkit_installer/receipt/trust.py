@@ -13,8 +13,8 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from toolkit_installer import log
-from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.engines.adapters import get_adapter
+from toolkit_installer.engines.ownership import is_beneath
 from toolkit_installer.engines.registry import SWITCHES as CDI_SWITCHES
 from toolkit_installer.errors import ConfigurationError, InstallerError, located
 from toolkit_installer.node import owners
@@ -62,7 +62,7 @@ def load_if_usable(node: Node, store: ReceiptStore) -> Receipt | None:
 def require_ours(node: Node, path: str) -> None:
     """Raise ConfigurationError unless what is at `path`, the receipt's, can only have been put there by root or us."""
     status = node.files.own_status(path)
-    wrong = owners.not_ours(status) if status is not None else None
+    wrong = owners.find_ownership_defect(status) if status is not None else None
     if wrong is not None:
         with located(path):
             raise schema.damaged(wrong)
@@ -92,7 +92,7 @@ def _wrong(node: Node, folder: str, found: Receipt) -> Iterator[str]:
 
 
 def _known(name: str) -> bool:
-    return name == wrappers.CONFIG_NAME or ("/" not in name and bool(layout.known([name])))
+    return name == wrappers.CONFIG_NAME or ("/" not in name and bool(layout.find_installer_files([name])))
 
 
 def _wrong_engines(found: Receipt) -> Iterator[str]:
@@ -106,7 +106,7 @@ def _wrong_engines(found: Receipt) -> Iterator[str]:
     )
     for engine in found.engines:
         for handler, path in engine.handlers:
-            if not beneath(path, found.toolkit_folder):
+            if not is_beneath(path, found.toolkit_folder):
                 yield f"names the handler {handler}, whose executable {path} is not in the toolkit folder"
 
 
@@ -116,11 +116,11 @@ def _wrong_file(node: Node, folder: str, found: Receipt, engine: EngineRecord, f
     Its name proves nothing, as --config may have been any file: one with a name of its own is believed where it is
     gone, or has something of ours in it. That nobody but root could have written the receipt is what counts.
     """
-    adapter = adapter_of(engine.name)
+    adapter = get_adapter(engine.name)
     if not adapter.has_role(file.role):
         yield f"names {file.path} as {file.role!r} of {engine.name}, which has no such file"
     usual = adapter.may_be(file.role, posixpath.basename(file.path)) or any(
-        beneath(file.path, _canonical(node, place)) for place in adapter.folders
+        is_beneath(file.path, _canonical(node, place)) for place in adapter.folders
     )
     content = None if usual else _content(node, file)
     if (
@@ -155,7 +155,7 @@ def _wrong_place_or_content(
 
     Ours are the toolkit's folder and `traces`. A file with a content that no receipt knows is edited, not replaced.
     """
-    if any(beneath(file.path, place) for place in (folder, found.toolkit_folder)):
+    if any(is_beneath(file.path, place) for place in (folder, found.toolkit_folder)):
         yield f"names {file.path}, which is a file of this installer's own, as {role}"
     content = _content(node, file)
     ours = (*traces, found.toolkit_folder.encode())
@@ -179,7 +179,7 @@ def _wrong_folders(node: Node, folders: Iterable[str], places: Iterable[str]) ->
     within = {*places, *(_canonical(node, place) for place in places)}
     for folder in folders:
         status = node.files.own_status(folder)
-        if any(beneath(place, folder) or place == folder for place in within):
+        if any(is_beneath(place, folder) or place == folder for place in within):
             continue
         if status is None or not stat.S_ISDIR(status.st_mode) or node.files.list(folder):
             continue

@@ -15,8 +15,8 @@ import msgspec
 from toolkit_installer import __version__, foreign_words, log
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.kubernetes import node_state, verdicts
-from toolkit_installer.kubernetes.node_client import DAEMON_SET, NODE, NodeClient, RefusedEventError, UntoldError
-from toolkit_installer.kubernetes.node_state import Happening, Ledger, NodeState, Reason, ReportMemory
+from toolkit_installer.kubernetes.node_client import DAEMON_SET, NODE, NodeClient, RefusedEventError, ReportError
+from toolkit_installer.kubernetes.node_state import EventContent, EventLedger, NodeState, Reason, SavedReports
 from toolkit_installer.node import machine, signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.root import NodeError
@@ -38,7 +38,7 @@ _LONGEST_PAUSE_SECONDS = 4.0
 
 
 _Part = Callable[[], None]
-_Failures = dict[_Part, UntoldError | NodeError]
+_Failures = dict[_Part, ReportError | NodeError]
 
 
 class NodeReport:
@@ -51,15 +51,15 @@ class NodeReport:
         self._events = EventReport(settings, self._api)
         self._booted = True
         """Whether the node is not known to have been ready in this boot."""
-        self.memory = ReportMemory()
+        self.memory = SavedReports()
 
-    def restore(self, memory: ReportMemory) -> None:
+    def restore(self, memory: SavedReports) -> None:
         """Restore what the run reported before it waited."""
         self.memory = memory
         self._events.ledger = memory.ledger
 
     @property
-    def saved(self) -> ReportMemory:
+    def saved(self) -> SavedReports:
         """What `restore` takes."""
         return msgspec.structs.replace(self.memory, ledger=self._events.ledger)
 
@@ -85,8 +85,8 @@ class NodeReport:
 
     def hear(self, error: InstallerError) -> None:
         """Store why the run could not converge, for the next report of the node's status."""
-        state = node_state.of_error(error, rolled_back=self._events.rolled_back)
-        state = msgspec.structs.replace(state, message=foreign_words.own(state.message))
+        state = node_state.state_of_error(error, rolled_back=self._events.rolled_back)
+        state = msgspec.structs.replace(state, message=foreign_words.mask_own_text(state.message))
         self._events.failed(state)
         self.memory = msgspec.structs.replace(self.memory, failed=state)
 
@@ -112,7 +112,7 @@ class NodeReport:
         self._tell(state, receipt, taint=True)
 
     def _tell(self, state: NodeState, receipt: Receipt | None, *, taint: bool) -> None:
-        state = msgspec.structs.replace(state, message=foreign_words.own(state.message))
+        state = msgspec.structs.replace(state, message=foreign_words.mask_own_text(state.message))
         labels = _labels(receipt)
         untold = self._tried(
             lambda: self._tell_condition(state),
@@ -136,7 +136,7 @@ class NodeReport:
                 "The Node keeps what the cluster was told of it",
                 key="report-left",
                 node=self._settings.node,
-                reason=_words(left),
+                reason=_join_failures(left),
                 hint="remove the taint, the labels and the annotation with kubectl; the condition goes with the Node",
             )
 
@@ -156,14 +156,14 @@ class NodeReport:
         # a heartbeat in the future, from before the clock was set back, would make a dead run seem alive until then
         told_at, lately = str((found or {}).get("lastHeartbeatTime", "")), machine.text(now - _REFRESH_SECONDS)
         recent = lately < told_at <= machine.text(now + _REFRESH_SECONDS)
-        if not (recent and node_state.says(found, state)):
+        if not (recent and node_state.matches_state(found, state)):
             said = node_state.condition(kind, state, now=text, since=node_state.since(found, state, now=text))
-            self._api.apply("/status", node_state.with_conditions(self._settings.node, said), "the condition")
+            self._api.apply("/status", node_state.conditions_body(self._settings.node, said), "the condition")
         self.memory = msgspec.structs.replace(self.memory, condition=state, refreshed=now)
 
     def _withdraw_condition(self) -> None:
         if self._settings.condition is not None:
-            self._api.apply("/status", node_state.with_conditions(self._settings.node), "the condition")
+            self._api.apply("/status", node_state.conditions_body(self._settings.node), "the condition")
             self.memory = msgspec.structs.replace(self.memory, condition=None, refreshed=0.0)
 
     def _tell_taint(self, state: NodeState) -> None:
@@ -173,13 +173,13 @@ class NodeReport:
         boot = machine.boot()
 
         def patch(node: Mapping[str, Any]) -> dict[str, Any] | None:
-            ready_in, stands = node_state.boot_of(node), node_state.is_there(node, taint)
+            ready_in, stands = node_state.ready_boot(node), node_state.has_taint(node, taint)
             # without `retaint`, a taint that appeared after the node was ready is another client's
             foreign = not self._settings.retaint and (not state.ready or ready_in == boot)
             there = stands if foreign else not state.ready
             if there and not stands:
                 self._refuse_to_evict(taint)
-            return node_state.change(node, taint, there=there, boot=boot if state.ready else ready_in)
+            return node_state.build_taint_patch(node, taint, there=there, boot=boot if state.ready else ready_in)
 
         self._change(patch)
         self.memory = msgspec.structs.replace(self.memory, ready=state.ready)
@@ -187,7 +187,7 @@ class NodeReport:
     def _withdraw_taint(self) -> None:
         taint = self._settings.taint
         if taint is not None:
-            self._change(lambda node: node_state.change(node, taint, there=False, boot=None))
+            self._change(lambda node: node_state.build_taint_patch(node, taint, there=False, boot=None))
             self.memory = msgspec.structs.replace(self.memory, ready=None)
 
     def _change(self, patch_of: Callable[[Mapping[str, Any]], dict[str, Any] | None]) -> None:
@@ -196,24 +196,24 @@ class NodeReport:
             patch = patch_of(self._api.read())
             if patch is None or self._api.change(patch, "the taint"):
                 return
-        raise UntoldError("the taint: somebody else changes the Node all the time")
+        raise ReportError("the taint: somebody else changes the Node all the time")
 
     def _refuse_to_evict(self, taint: Taint) -> None:
         """Raise UntoldError if the taint would keep away or end the DaemonSet's own pods."""
         try:
             tolerated = verdicts.tolerates(self._api.daemon_set(), msgspec.structs.asdict(taint))
         except verdicts.UnclearError as error:
-            raise UntoldError(f"the taint: the DaemonSet is not understood: {error}") from error
+            raise ReportError(f"the taint: the DaemonSet is not understood: {error}") from error
         if not tolerated:
-            raise UntoldError(f"the taint {taint}: the DaemonSet has no toleration for it, or none that lasts")
+            raise ReportError(f"the taint {taint}: the DaemonSet has no toleration for it, or none that lasts")
 
     def _look_for_boot(self) -> None:
-        self._booted = node_state.boot_of(self._api.read()) != machine.boot()
+        self._booted = node_state.ready_boot(self._api.read()) != machine.boot()
 
     def _tell_labels(self, labels: tuple[tuple[str, str], ...] | None) -> None:
         if not self._settings.labels or labels is None or labels == self.memory.labels:
             return
-        self._api.apply("", node_state.with_labels(self._settings.node, dict(labels)), "the labels")
+        self._api.apply("", node_state.labels_body(self._settings.node, dict(labels)), "the labels")
         self.memory = msgspec.structs.replace(self.memory, labels=labels)
 
     # --- requests and retries ---
@@ -225,7 +225,7 @@ class NodeReport:
         for part in parts:
             try:
                 part()
-            except (UntoldError, NodeError) as error:
+            except (ReportError, NodeError) as error:
                 failures[part] = error
         return failures
 
@@ -236,18 +236,18 @@ class NodeReport:
         """
         end, pause = machine.boot_seconds() + seconds, _PAUSE_SECONDS
         failures = self._tried(*parts)
-        while waits := _passing(failures):
+        while waits := _find_retryable(failures):
             remaining = end - machine.boot_seconds()
             if remaining <= 0:
                 break
-            signals.rest(min(remaining, max(pause, *waits.values())))
+            signals.sleep(min(remaining, max(pause, *waits.values())))
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
             failures = {part: error for part, error in failures.items() if part not in waits} | self._tried(*waits)
         return failures
 
     def _note(self, failures: _Failures) -> None:
         """Store which reports failed, and log that once."""
-        failure, before = _words(failures), self.memory.failure
+        failure, before = _join_failures(failures), self.memory.failure
         self.memory = msgspec.structs.replace(self.memory, failure=failure)
         if failure and failure != before:
             log.get().warning(
@@ -260,14 +260,14 @@ class NodeReport:
             log.get().info("The cluster was told how the node stands", key="report-told", node=self._settings.node)
 
 
-def _passing(failures: _Failures) -> dict[_Part, float]:
+def _find_retryable(failures: _Failures) -> dict[_Part, float]:
     """Return the parts that may yet succeed, and for how many seconds the API server asked for no request."""
     return {
-        part: error.wait for part, error in failures.items() if isinstance(error, UntoldError) and not error.is_final
+        part: error.wait for part, error in failures.items() if isinstance(error, ReportError) and not error.is_final
     }
 
 
-def _words(failures: _Failures) -> str:
+def _join_failures(failures: _Failures) -> str:
     return "; ".join(dict.fromkeys(map(str, failures.values())))
 
 
@@ -286,7 +286,7 @@ def _labels(receipt: Receipt | None) -> tuple[tuple[str, str], ...] | None:
 
 _MESSAGE_FIELDS = ("engine", "file", "line", "what", "missing", "away", "why", "reason", "hint")
 
-HAPPENINGS: Mapping[str, tuple[str, bool]] = {
+EVENT_REASONS: Mapping[str, tuple[str, bool]] = {
     "configured": ("Installed", False),
     "engine-serves": ("EngineReloaded", False),
     "engine-started": ("EngineStarted", False),
@@ -306,12 +306,12 @@ class EventReport:
     """A writer of events, which it takes from log lines; `ledger` is the state to save over a sleep."""
 
     def __init__(self, settings: ReportSettings, api: NodeClient) -> None:
-        self.ledger = Ledger()
+        self.ledger = EventLedger()
         self.rolled_back = False
         """Whether a change was begun in this process, and rolled back."""
         self._settings = settings
         self._api = api
-        log.overhear(self._overheard)
+        log.add_listener(self._overheard)
 
     def failed(self, state: NodeState) -> None:
         """Add an event for why the run could not converge."""
@@ -319,11 +319,11 @@ class EventReport:
 
     def tell(self) -> None:
         """Write all events that are due. Raises UntoldError, at the end if events about some objects are forbidden."""
-        refused: dict[str, UntoldError] = {}
-        while (event := node_state.due(self.ledger, now := machine.now(), refused)) is not None:
+        refused: dict[str, ReportError] = {}
+        while (event := node_state.next_event(self.ledger, now := machine.now(), refused)) is not None:
             try:
                 written = self._api.write(event, now=machine.text(now))
-                self.ledger = node_state.wrote(self.ledger, written, now, refused)
+                self.ledger = node_state.record_written(self.ledger, written, now, refused)
             except RefusedEventError as error:
                 log.get().warning(
                     "The API server refuses an event for good",
@@ -331,8 +331,8 @@ class EventReport:
                     why=error,
                     says=event.happening.reason,
                 )
-                self.ledger = node_state.dropped(self.ledger, refused)
-            except UntoldError as error:
+                self.ledger = node_state.drop_next(self.ledger, refused)
+            except ReportError as error:
                 if not error.is_final:
                     raise
                 refused[event.happening.about] = error  # events about other objects are in another namespace
@@ -340,21 +340,21 @@ class EventReport:
             raise untold
 
     def _overheard(self, line: Mapping[str, Any]) -> None:
-        reason, warning = HAPPENINGS.get(str(line.get("event")), ("", False))
+        reason, warning = EVENT_REASONS.get(str(line.get("event")), ("", False))
         if not reason:
             return
         self.rolled_back |= line["event"] == "rollback"
         fields = "; ".join(f"{key}: {line[key]}" for key in _MESSAGE_FIELDS if key in line)
         words = f"{line['msg']} ({fields})" if fields else str(line["msg"])
-        self._happened(reason, foreign_words.own(words), warning=warning)
+        self._happened(reason, foreign_words.mask_own_text(words), warning=warning)
 
     def _happened(self, reason: str, words: str, *, warning: bool) -> None:
         """Add an event to the ledger; a warning is also written about the DaemonSet, with the node's name."""
         if not self._settings.events:
             return
-        happening = Happening(NODE, reason, words, warning=warning, heard_at=time.time_ns())
-        self.ledger = node_state.heard(self.ledger, happening)
+        happening = EventContent(NODE, reason, words, warning=warning, heard_at=time.time_ns())
+        self.ledger = node_state.add_pending(self.ledger, happening)
         if warning and self._settings.daemon_set is not None:
             words = f"{self._settings.node}: {words}"
             of_daemon_set = msgspec.structs.replace(happening, about=DAEMON_SET, message=words)
-            self.ledger = node_state.heard(self.ledger, of_daemon_set)
+            self.ledger = node_state.add_pending(self.ledger, of_daemon_set)

@@ -15,14 +15,14 @@ from toolkit_installer import __version__, foreign_words, lazy, log
 from toolkit_installer.documents import shown
 from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.api import HOOK_ROLE, DesiredState, Inspection
 from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.containerd import files
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection
 from toolkit_installer.engines.detect import decide, kubelet, own_container
-from toolkit_installer.engines.detect.decide import Kind
+from toolkit_installer.engines.detect.decide import EvidenceKind
 from toolkit_installer.engines.ownership import CgroupSetting, Fault
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError, InstallerError
@@ -45,12 +45,12 @@ from toolkit_installer.reporting.diagnosis_form import (
     EngineSeen,
     HookSeen,
     KubeletSeen,
+    NodeFacts,
     ProgramSeen,
     ReadFile,
-    Seen,
     SpecificationSeen,
 )
-from toolkit_installer.reporting.support_bundle import would_be_started
+from toolkit_installer.reporting.support_bundle import explain_blocked_queries
 from toolkit_installer.settings import EngineName, Settings
 from toolkit_installer.toolkit.payload import LIBRARY_FOLDERS
 
@@ -80,19 +80,19 @@ _DRIVER_SIGNS: Final = ("/usr/bin/nvidia-smi", "/dev/nvidiactl")
 _DEVICES: Final = lazy.pattern(r"nvidia(?:[0-9]+|ctl|-uvm|-uvm-tools|-modeset)")
 _HEAD: Final = 4096
 """The first bytes of a program, which name its loader: all compilers put it there."""
-_AT_WORK: Final = (Kind.KUBELET, Kind.OPTIONS, Kind.LIVE)
+_AT_WORK: Final = (EvidenceKind.KUBELET, EvidenceKind.OPTIONS, EvidenceKind.LIVE)
 _LOOKS_LIKE_CRI: Final = (b"nvidia", b"runtimes", b"grpc.v1.cri", b"cri.v1.runtime")
 
 
 def diagnose(node: Node, settings: Settings) -> Diagnosis:
     """Return the node's faults, and what could not be inspected."""
-    with log.unheard():
-        looking = _Looking(node, settings)
+    with log.suppress_lines():
+        looking = _NodeInspection(node, settings)
         found = findings.diagnose(looking.seen())
     return Diagnosis(SCHEMA, __version__, found, tuple(dict.fromkeys(looking.unseen)))
 
 
-class _Looking:
+class _NodeInspection:
     """One inspection of a node; failed reads are recorded in `unseen`, and the rest is read all the same."""
 
     def __init__(self, node: Node, settings: Settings) -> None:
@@ -106,7 +106,7 @@ class _Looking:
         if not self._sees_node:
             self.unseen.append("programs, devices, libraries, CDI specifications: the node's / is not mounted here")
 
-    def seen(self) -> Seen:
+    def seen(self) -> NodeFacts:
         """Return everything that was read."""
         node, settings = self._node, self._settings
         store = ReceiptStore(node, settings.toolkit.install_dir)
@@ -122,8 +122,10 @@ class _Looking:
             if each.executable is not None and self._sees_node
         }
         own = {f"{folder}/{name}" for name in files if not name.startswith(".")}
-        no_answer = self._tried("other installers", None, other_installer.found, node, settings.toolkit.install_dir)
-        return Seen(
+        no_answer = self._tried(
+            "other installers", None, other_installer.find_running, node, settings.toolkit.install_dir
+        )
+        return NodeFacts(
             engines=tuple(engines),
             kubelets=tuple(self._kubelets()),
             programs={
@@ -149,7 +151,7 @@ class _Looking:
 
     def _engines(self, receipt: Receipt | None) -> list[EngineSeen]:
         node, settings = self._node, self._settings
-        stopped = self._tried("the engines", "they cannot be told", would_be_started, node, settings, receipt)
+        stopped = self._tried("the engines", "they cannot be told", explain_blocked_queries, node, settings, receipt)
         if stopped is not None:
             self.unseen.append(f"the engines: {stopped}")
             return []
@@ -175,7 +177,7 @@ class _Looking:
         row = target.distribution or registry.usual_row(target.name)
         usual = target.config or row.config
         try:
-            inspection = adapter_of(target.name).inspect(node, target)
+            inspection = get_adapter(target.name).inspect(node, target)
         except InstallerError as error:
             if isinstance(error, ConfigurationError) and error.path is not None and not isinstance(error, NodeError):
                 return EngineSeen(
@@ -224,7 +226,7 @@ class _Looking:
         faults = []
         for file in files:
             try:
-                adapter_of(target.name).listed([(file.path, file.content)], "")
+                get_adapter(target.name).listed([(file.path, file.content)], "")
             except ConfigurationError as error:
                 faults.append(_fault(error, file.path))
         return tuple(files), besides, faults
@@ -234,10 +236,10 @@ class _Looking:
     ) -> tuple[tuple[ReadFile, ...], tuple[ReadFile, ...], list[Fault]]:
         node = self._node
         assert isinstance(inspection, ContainerdInspection)  # noqa: S101  # it is containerd's
-        process = serving.process_of(node, EngineName.CONTAINERD, inspection.socket)
+        process = serving.find_process(node, EngineName.CONTAINERD, inspection.socket)
         place = None
         if process is not None:
-            place = self._tried("containerd's file", None, files.config_of, process, usual)
+            place = self._tried("containerd's file", None, files.find_config_or, process, usual)
         reader = Reader(root_of(process)) if process is not None and place is not None else node.files
         root = place or (inspection.placed.layout.generated if inspection.placed is not None else usual)
         faults: list[Fault] = []
@@ -259,7 +261,7 @@ class _Looking:
         if inspection.placed is not None:
             # a node of a distribution may have a plain containerd as well, which reads these files
             plain = registry.usual_row(EngineName.CONTAINERD).socket
-            if serving.process_of(node, EngineName.CONTAINERD, plain) is not None or not _names_nvidia(besides):
+            if serving.find_process(node, EngineName.CONTAINERD, plain) is not None or not _names_nvidia(besides):
                 besides = ()
         return tuple(read), (*besides, *self._unread_templates(inspection)), faults
 
@@ -291,13 +293,13 @@ class _Looking:
 
     def _checked(self, target: EngineTarget, inspection: Inspection, usual: str) -> tuple[Fault, ...]:
         """Return the faults that the engine's own binary finds in its files, and why a template cannot be used."""
-        node, adapter = self._node, adapter_of(target.name)
+        node, adapter = self._node, get_adapter(target.name)
         placed = inspection.placed if isinstance(inspection, ContainerdInspection) else None
         try:
             if placed is not None:
                 adapter.try_out(node, inspection, DesiredState((), {}, None))
             elif inspection.process is not None and (why := adapter.refusal(node, inspection.process)):
-                reason = f"{target.name} would not start again with its files: {foreign_words.of_program(why)}"
+                reason = f"{target.name} would not start again with its files: {foreign_words.mask_program_text(why)}"
                 return (Fault(usual, None, reason, f"correct the file, then restart {target.name}"),)
         except ConfigurationError as error:
             return (_fault(error, usual),)
@@ -309,41 +311,41 @@ class _Looking:
 
     def _kubelets(self) -> Iterator[KubeletSeen]:
         node = self._node
-        running = self._tried("the kubelets", (), kubelet.running, node)
+        running = self._tried("the kubelets", (), kubelet.find_running_kubelets, node)
         for each in running:
-            told = kubelet.cgroup_setting(each)
+            told = kubelet.read_cgroup_setting(each)
             listens = None if each.socket is None else self._listens(each.socket)
             yield KubeletSeen(each.socket, each.told_by, listens, *_cgroup(told))
         if running:
             return
-        for row in self._tried("the kubelets", (), kubelet.configured, node):
+        for row in self._tried("the kubelets", (), kubelet.find_configured_kubelets, node):
             yield KubeletSeen(row.socket, row.told_by)
         text = self._text(_KUBELETS_FILE)
         if text:
-            socket = kubelet.value_in(text, "containerRuntimeEndpoint")
-            told = kubelet.cgroup_setting_in(_KUBELETS_FILE, text)
+            socket = kubelet.parse_plain_value(text, "containerRuntimeEndpoint")
+            told = kubelet.parse_cgroup_setting(_KUBELETS_FILE, text)
             said_by = f"containerRuntimeEndpoint in {_KUBELETS_FILE}"
-            yield KubeletSeen(registry.plain(socket) if socket else None, said_by, None, *_cgroup(told))
+            yield KubeletSeen(registry.normalize_socket(socket) if socket else None, said_by, None, *_cgroup(told))
 
     def _listens(self, socket: str) -> bool | None:
         try:
-            return sockets.listens(self._node.root, socket)
+            return sockets.is_listening(self._node.root, socket)
         except (InstallerError, OSError):
             return None
 
     def _crictl(self) -> tuple[str, int, str] | None:
         text = self._text(_CRICTL)
-        socket = kubelet.value_in(text, "runtime-endpoint")
-        if socket is None or not shown.is_place(registry.plain(socket)):
+        socket = kubelet.parse_plain_value(text, "runtime-endpoint")
+        if socket is None or not shown.is_place(registry.normalize_socket(socket)):
             return None
         line = next(number for number, each in enumerate(text.splitlines(), 1) if "runtime-endpoint" in each)
-        return _CRICTL, line, registry.plain(socket)
+        return _CRICTL, line, registry.normalize_socket(socket)
 
     # --- programs, hooks, devices, specifications ---
 
     def _path_of(self, engine: EngineSeen) -> tuple[str, ...]:
         """Return the folders in which an engine looks for a runtime by its name, as far as they are known."""
-        process = serving.process_of(self._node, engine.name, engine.socket)
+        process = serving.find_process(self._node, engine.name, engine.socket)
         if process is None:
             return (*PATH.split(":"), *_MORE_PROGRAM_FOLDERS)
         own = processes.environment(process).get("PATH", PATH)
@@ -362,7 +364,7 @@ class _Looking:
             return ProgramSeen(exists=False)
         start = disk.head(outside, _HEAD)
         if start is None:
-            return ProgramSeen(exists=disk.leads_somewhere(outside))
+            return ProgramSeen(exists=disk.leads_to_file(outside))
         loader = loader_of(start)
         if loader is None or not shown.is_harmless(loader):
             return ProgramSeen(exists=True)
@@ -371,16 +373,18 @@ class _Looking:
     def _is_there_on_root(self, path: str) -> bool:
         root = self._node.programs.root
         try:
-            return disk.leads_somewhere(root.outside(root.canonical(path)))
+            return disk.leads_to_file(root.outside(root.canonical(path)))
         except NodeError:
             return False
 
     def _no_low_level(self, receipt: Receipt | None, engines: Sequence[EngineSeen]) -> str | None:
         if receipt is None:
             return None
-        processes = (serving.process_of(self._node, each.name, each.socket) for each in engines)
+        processes = (serving.find_process(self._node, each.name, each.socket) for each in engines)
         pids = [process.pid for process in processes if process is not None]
-        return engine_faults.no_low_level_runtime(self._node, engine_faults.settings_of(self._node, receipt), pids)
+        return engine_faults.describe_missing_runtimes(
+            self._node, engine_faults.read_runtime_settings(self._node, receipt), pids
+        )
 
     def _hooks(self) -> Iterator[HookSeen]:
         for folder in _HOOK_FOLDERS:
@@ -440,7 +444,7 @@ class _Looking:
                 content = self._content(path) if name.endswith(_SPECIFICATIONS) and place not in known else None
                 if content is not None:
                     known.add(place)
-                    named = (each for each in diagnosis_form.paths_in(content) if shown.is_harmless(each[1]))
+                    named = (each for each in diagnosis_form.parse_paths(content) if shown.is_harmless(each[1]))
                     missing = tuple(each for each in named if not self._is_there(each[1]))
                     yield SpecificationSeen(path, content, missing, managed=place in managed)
 

@@ -174,7 +174,7 @@ class DriverSeen(msgspec.Struct, frozen=True):
     missing: tuple[str, ...]
 
 
-class Seen(msgspec.Struct, frozen=True, kw_only=True):
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Everything that was read of a node."""
 
     engines: tuple[EngineSeen, ...] = ()
@@ -337,7 +337,7 @@ def _rancher(host: Host, topic: Topic) -> str | None:
 _KIND: Final = rb"""(?m)^["']?kind["']?[ \t]*:"""
 
 
-def fault_of_form(path: str, text: bytes) -> tuple[int | None, str] | None:
+def find_form_fault(path: str, text: bytes) -> tuple[int | None, str] | None:
     """Return the line and why no engine can read a specification, None if its form is right."""
     if not text.strip():
         return 1, "is empty"
@@ -350,12 +350,12 @@ def fault_of_form(path: str, text: bytes) -> tuple[int | None, str] | None:
             return 1, "is nested too deeply"
     elif (tab := re.search(rb"(?m)^ *\t", text)) is not None:
         return text.count(b"\n", 0, tab.start()) + 1, "is not valid YAML: a tab indents this line"
-    if registry.version_of(text) is None and not re.search(rb'"cdiVersion"', text):
+    if registry.parse_cdi_version(text) is None and not re.search(rb'"cdiVersion"', text):
         return 1, "has no cdiVersion"
     return None if re.search(_KIND, text) or re.search(rb'"kind"', text) else (1, "has no kind")
 
 
-def paths_in(content: bytes) -> list[tuple[int, str]]:
+def parse_paths(content: bytes) -> list[tuple[int, str]]:
     """Return the lines and paths of the node's files in a CDI specification: host paths, and programs of its hooks.
 
     A device node counts by its host path if it has one, else by its path.

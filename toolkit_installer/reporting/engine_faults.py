@@ -14,9 +14,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from toolkit_installer.documents import shown
-from toolkit_installer.documents.changes import ABSENT, Table, lookup, same
-from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import Live
+from toolkit_installer.documents.changes import ABSENT, Table, is_same, lookup
+from toolkit_installer.engines.adapters import get_adapter
+from toolkit_installer.engines.api import LiveState
 from toolkit_installer.engines.ownership import Fault
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes, trust
@@ -39,37 +39,39 @@ _USE_ONE = "write the same SystemdCgroup into the options of all runtimes (true 
 """The remedy for a kubelet that takes the engine's driver over its own setting: only containerd can have several."""
 
 
-def find(node: Node, engine: EngineRecord, live: Live | None, changed: Sequence[str]) -> Iterator[FileFault]:
+def find_faults(
+    node: Node, engine: EngineRecord, live: LiveState | None, changed: Sequence[str]
+) -> Iterator[FileFault]:
     """Yield an engine's faults, those that keep it from starting first; `changed`: managed files that were edited."""
     paths = {file.role: file.path for file in engine.files}
-    found = adapter_of(engine.name).faults(node, engine.socket, live, paths, as_written=not changed)
+    found = get_adapter(engine.name).faults(node, engine.socket, live, paths, as_written=not changed)
     for fault in sorted(found, key=lambda fault: not fault.stops):
-        yield FileFault(_words(fault), fault.hint, stops=fault.stops, path=fault.path or None)
+        yield FileFault(_format_fault(fault), fault.hint, stops=fault.stops, path=fault.path or None)
     if live is not None:
         if changed and not found:
-            yield from _refused(node, engine, live, changed)
-        yield from _without_runtime(engine, live)
-        yield from _other_cgroups(node, engine, live)
+            yield from _find_refusal(node, engine, live, changed)
+        yield from _find_missing_runtime(engine, live)
+        yield from _find_cgroup_mismatch(node, engine, live)
 
 
-def _refused(node: Node, engine: EngineRecord, live: Live, changed: Sequence[str]) -> Iterator[FileFault]:
+def _find_refusal(node: Node, engine: EngineRecord, live: LiveState, changed: Sequence[str]) -> Iterator[FileFault]:
     """Yield the error with which the engine's own program would refuse to start with files that were edited."""
-    words = adapter_of(engine.name).refusal(node, live.process) if live.process is not None else None
+    words = get_adapter(engine.name).refusal(node, live.process) if live.process is not None else None
     if words is None:
         return
     from toolkit_installer import foreign_words  # noqa: PLC0415  # only for a file that is refused
 
-    shown = " ".join(foreign_words.of_program(words).split())[:_LONGEST_WORDS]
+    shown = " ".join(foreign_words.mask_program_text(words).split())[:_LONGEST_WORDS]
     what = f"{', '.join(changed)}: refused by {engine.name}'s own program: {shown}"
     yield FileFault(what, "correct what it names", stops=True, path=changed[0] if len(changed) == 1 else None)
 
 
-def _words(fault: Fault) -> str:
+def _format_fault(fault: Fault) -> str:
     """Return a fault as text, with its place and without its hint."""
     return str(ConfigurationError(fault.reason, path=fault.path or None, line=fault.line))
 
 
-def _without_runtime(engine: EngineRecord, live: Live) -> Iterator[FileFault]:
+def _find_missing_runtime(engine: EngineRecord, live: LiveState) -> Iterator[FileFault]:
     """Yield a fault if the engine's own low-level runtime is missing; nothing if its PATH cannot be read."""
     if not engine.low_level or live.process is None:
         return
@@ -77,7 +79,7 @@ def _without_runtime(engine: EngineRecord, live: Live) -> Iterator[FileFault]:
     root = processes.root_of(live.process)
     folders = processes.environment(live.process).get("PATH", "").split(":")
     places = [name] if posixpath.isabs(name) else [f"{each}/{name}" for each in folders if each.startswith("/")]
-    if not places or any(_may_be_there(root, place) for place in places):
+    if not places or any(_may_exist(root, place) for place in places):
         return
     where = "is not there" if posixpath.isabs(name) else "is in none of the folders of its PATH"
     package = posixpath.basename(name)
@@ -88,24 +90,24 @@ def _without_runtime(engine: EngineRecord, live: Live) -> Iterator[FileFault]:
     )
 
 
-def _may_be_there(root: Root, path: str) -> bool:
+def _may_exist(root: Root, path: str) -> bool:
     """Return whether a process has a file at this path, or True if that cannot be seen from here."""
     try:
-        return disk.leads_somewhere(root.outside(root.canonical(path)))
+        return disk.leads_to_file(root.outside(root.canonical(path)))
     except NodeError:
         return True
 
 
-def _other_cgroups(node: Node, engine: EngineRecord, live: Live) -> Iterator[FileFault]:
+def _find_cgroup_mismatch(node: Node, engine: EngineRecord, live: LiveState) -> Iterator[FileFault]:
     """Yield a fault if handlers place containers in cgroups by another driver than the kubelet's."""
     from toolkit_installer.engines.detect import kubelet  # noqa: PLC0415  # only for an engine that reports its driver
 
-    told = kubelet.cgroup_driver(node) if live.cgroup_drivers else None
+    told = kubelet.find_cgroup_driver(node) if live.cgroup_drivers else None
     if told is None or not _is_used_by(node, engine, told.kubelet):
         return
     names = live.cgroup_drivers.keys() & {*dict(engine.handlers), live.default or ""}
     wanted, whose = told.driver, f"the kubelet's cgroup driver is {told.driver} ({told.told_by})"
-    asks = any(live.cgroup_drivers[name] != wanted for name in names) and kubelet.asks_for_cgroup_driver(
+    asks = any(live.cgroup_drivers[name] != wanted for name in names) and kubelet.uses_engine_cgroup_driver(
         node, told, engine.name, live.release
     )
     if asks:
@@ -119,7 +121,7 @@ def _other_cgroups(node: Node, engine: EngineRecord, live: Live) -> Iterator[Fil
     mend_kubelet = (
         f"write cgroupDriver: systemd into {told.file or 'its --config file'}, then `systemctl restart kubelet`"
     )
-    change = adapter_of(engine.name).cgroup_switch(wanted) if by_systemd else _USE_ONE
+    change = get_adapter(engine.name).cgroup_switch(wanted) if by_systemd else _USE_ONE
     mend_engine = f"{change}, then `systemctl restart {unit}` and `toolkit-installer refresh`"
     effect = "the kubelet's limits do not count for its containers" if by_systemd else "none of its containers starts"
     yield FileFault(
@@ -138,12 +140,14 @@ def _is_used_by(node: Node, engine: EngineRecord, user: Kubelet) -> bool:
     return user.socket is None or node.files.canonical(user.socket) == node.files.canonical(engine.socket)
 
 
-def lost(node: Node, engine: EngineRecord, file: FileRecord, handlers: Sequence[str]) -> tuple[str, ...]:
+def describe_lost_values(
+    node: Node, engine: EngineRecord, file: FileRecord, handlers: Sequence[str]
+) -> tuple[str, ...]:
     """Return descriptions of our values that are missing or changed in an engine's file. Raises NodeError.
 
     Returns () for a file that cannot be read or parsed, which is a fault of its own.
     """
-    adapter = adapter_of(engine.name)
+    adapter = get_adapter(engine.name)
     try:
         content = node.files.content(file.path)
         document = adapter.parse(content) if content is not None else None
@@ -152,17 +156,19 @@ def lost(node: Node, engine: EngineRecord, file: FileRecord, handlers: Sequence[
         return ()
     if document is None:
         return ()
-    words = (_lost(document, key.path, key.ours, handlers, item=key.item) for key in owned)
+    words = (_describe_lost_value(document, key.path, key.ours, handlers, item=key.item) for key in owned)
     return tuple(dict.fromkeys(each for each in words if each))
 
 
-def _lost(document: Table, path: tuple[str, ...], ours: Any, handlers: Sequence[str], *, item: bool) -> str:
+def _describe_lost_value(
+    document: Table, path: tuple[str, ...], ours: Any, handlers: Sequence[str], *, item: bool
+) -> str:
     """Return a description of what became of a value of ours, "" if it is unchanged. Pure."""
     found = lookup(document, path)
     if item:
-        there = isinstance(found, list) and any(same(each, ours) for each in found)
+        there = isinstance(found, list) and any(is_same(each, ours) for each in found)
         return "" if there else f"{path[-1]} has lost the element that names our file"
-    if found is not ABSENT and same(found, ours):
+    if found is not ABSENT and is_same(found, ours):
         return ""
     name = next((part for part in path if part in handlers), None)
     what = f"the handler {name}" if name is not None else ".".join(path)
@@ -181,7 +187,7 @@ _SPECIFICATIONS = (".yaml", ".json")
 _KIND_SAID = rb"""(?m)(?:^|[{,])[ \t]*["']?kind["']?[ \t]*:[ \t]*["']?([^"'\s,]+)"""
 
 
-def settings_of(node: Node, receipt: Receipt) -> Mapping[str, Any]:
+def read_runtime_settings(node: Node, receipt: Receipt) -> Mapping[str, Any]:
     """Return the `nvidia-container-runtime` table of the installed config.toml; {} if it cannot be read."""
     try:
         content = node.files.content(f"{receipt.toolkit_folder}/{wrappers.CONFIG_NAME}")
@@ -191,7 +197,7 @@ def settings_of(node: Node, receipt: Receipt) -> Mapping[str, Any]:
     return table if isinstance(table, dict) else {}
 
 
-def no_low_level_runtime(node: Node, settings: Mapping[str, Any], engines: Sequence[int]) -> str | None:
+def describe_missing_runtimes(node: Node, settings: Mapping[str, Any], engines: Sequence[int]) -> str | None:
     """Return a message if all low-level runtimes that NVIDIA's runtime would use are missing, else None.
 
     `engines` are the PIDs of the running engines: an engine may see another root than the node's.
@@ -199,19 +205,21 @@ def no_low_level_runtime(node: Node, settings: Mapping[str, Any], engines: Seque
     named = settings.get("runtimes")
     names = [name for name in named if isinstance(name, str)] if isinstance(named, list) else []
     roots = [node.programs.root, *(Root(f"/proc/{pid}/root") for pid in engines)]
-    if not names or any(_is_there(node, roots, name) for name in names):
+    if not names or any(_exists(node, roots, name) for name in names):
         return None
     looked_for = ", ".join(map(shown.named, names))
     return f"none of the low-level runtimes is there that NVIDIA's runtime looks for: {looked_for}"
 
 
-def _is_there(node: Node, roots: Sequence[Root], name: str) -> bool:
+def _exists(node: Node, roots: Sequence[Root], name: str) -> bool:
     if posixpath.isabs(name):
         return any(trust.is_program(root, name) for root in roots)
     return node.programs.find_program(name) is not None
 
 
-def without_devices(node: Node, settings: Mapping[str, Any], handlers: Mapping[str, str]) -> dict[str, str]:
+def find_handlers_without_devices(
+    node: Node, settings: Mapping[str, Any], handlers: Mapping[str, str]
+) -> dict[str, str]:
     """Return the handlers that find no CDI devices on this node, and why; `handlers` map names to executables."""
     by_cdi = [name for name, path in handlers.items() if _is_by_cdi(path, settings)]
     if not by_cdi:

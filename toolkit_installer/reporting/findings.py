@@ -11,17 +11,17 @@ import msgspec
 from toolkit_installer.documents import shown, toml_document
 from toolkit_installer.documents.masking import MASK
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import release_of
+from toolkit_installer.engines.adapters import get_adapter
+from toolkit_installer.engines.api import parse_release
 from toolkit_installer.engines.containerd import effective
 from toolkit_installer.engines.containerd import tables as containerd_tables
 from toolkit_installer.engines.containerd import tables as containerd_views
-from toolkit_installer.engines.containerd.tables import Read
-from toolkit_installer.engines.ownership import CgroupSetting, Fault, ListedRuntime, beneath
-from toolkit_installer.engines.registry import plain
+from toolkit_installer.engines.containerd.tables import ConfigFile
+from toolkit_installer.engines.ownership import CgroupSetting, Fault, ListedRuntime, is_beneath
+from toolkit_installer.engines.registry import normalize_socket
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.reporting import diagnosis_form
-from toolkit_installer.reporting.diagnosis_form import EngineSeen, Finding, Illness, Seen, SpecificationSeen, Topic
+from toolkit_installer.reporting.diagnosis_form import EngineSeen, Finding, Illness, NodeFacts, SpecificationSeen, Topic
 from toolkit_installer.settings import EngineName
 from toolkit_installer.toolkit.payload import CTK, RUNTIMES
 
@@ -35,7 +35,7 @@ CGROUPFS: Final = "cgroupfs"
 DRIVERS: Final = (SYSTEMD, CGROUPFS)
 
 
-def diagnose(seen: Seen) -> tuple[Finding, ...]:
+def diagnose(seen: NodeFacts) -> tuple[Finding, ...]:
     """Return all findings, without duplicates, in the order of the table of illnesses."""
     found = [finding for find in _ALL for finding in find(seen)]
     order = list(Illness)
@@ -45,7 +45,7 @@ def diagnose(seen: Seen) -> tuple[Finding, ...]:
 def runtimes_of(engine: EngineSeen) -> list[ListedRuntime]:
     """Return the runtimes in an engine's files, then those that only the running engine has."""
     try:
-        listed = adapter_of(engine.name).listed(_pairs(engine), engine.version)
+        listed = get_adapter(engine.name).listed(_pairs(engine), engine.version)
     except ConfigurationError:
         listed = ()  # reported as a broken file
     found = []
@@ -81,50 +81,52 @@ def _pairs(engine: EngineSeen) -> list[tuple[str, bytes]]:
 # --- files that the engine cannot work with ---
 
 
-def _broken(seen: Seen) -> Iterator[Finding]:
+def _broken(seen: NodeFacts) -> Iterator[Finding]:
     for engine in seen.engines:
         causes = f"this program does not edit it, and the next start of {engine.name} may fail"
         for fault in engine.faults:
-            yield _of_fault(seen, engine, Illness.BROKEN_FILE, fault, causes)
+            yield _finding_of_fault(seen, engine, Illness.BROKEN_FILE, fault, causes)
         causes = f"{engine.distribution} does not start its containerd again, and no pod starts on this node"
         for fault in engine.template_faults:
-            yield _of_fault(seen, engine, Illness.BROKEN_TEMPLATE, fault, causes, Topic.TEMPLATE)
+            yield _finding_of_fault(seen, engine, Illness.BROKEN_TEMPLATE, fault, causes, Topic.TEMPLATE)
 
 
-def _reads(engine: EngineSeen) -> list[Read]:
+def _reads(engine: EngineSeen) -> list[ConfigFile]:
     """Return the parsed files of a containerd; [] if one cannot be parsed, which is reported as a broken file."""
     if engine.name is not EngineName.CONTAINERD:
         return []
     try:
-        return [effective.parsed("", each.path, each.content, each.by_relative_pattern) for each in engine.files]
+        return [effective.parse_file("", each.path, each.content, each.by_relative_pattern) for each in engine.files]
     except ConfigurationError:
         return []
 
 
-def _replaced(seen: Seen) -> Iterator[Finding]:
+def _replaced(seen: NodeFacts) -> Iterator[Finding]:
     for engine in seen.engines:
         files = _reads(engine)
         if len(files) < 2:  # noqa: PLR2004  # one file alone replaces nothing
             continue
-        release = release_of(engine.version)
+        release = parse_release(engine.version)
         version = effective.last_version(files, release)
-        views = containerd_views.views(release, version)
-        missing = [effective.missing_default(view, files, version, release) for view in views]
+        views = containerd_views.possible_views(release, version)
+        missing = [effective.find_missing_default(view, files, version, release) for view in views]
         stops = "every pod of this node fails" if all(missing) else "with older releases of containerd every pod fails"
         # the newest view that loses settings: its text is true of most releases
-        lost = next(filter(None, (list(effective.replaced(view, files, version, release)) for view in views[::-1])), [])
+        lost = next(
+            filter(None, (list(effective.find_replaced(view, files, version, release)) for view in views[::-1])), []
+        )
         taken = next(filter(None, missing[::-1]), None)
         if taken is not None and taken.path not in {fault.path for fault in lost}:
-            yield _of_fault(seen, engine, Illness.REPLACED_RUNTIMES, taken, stops)
+            yield _finding_of_fault(seen, engine, Illness.REPLACED_RUNTIMES, taken, stops)
         for fault in lost:
             is_default = taken is not None and taken.path == fault.path
             causes = stops if is_default else "pods that use one of them fail, or lose what the settings gave them"
-            yield _of_fault(seen, engine, Illness.REPLACED_RUNTIMES, fault, causes)
+            yield _finding_of_fault(seen, engine, Illness.REPLACED_RUNTIMES, fault, causes)
 
 
-def _mixed(seen: Seen) -> Iterator[Finding]:
+def _mixed(seen: NodeFacts) -> Iterator[Finding]:
     for engine in seen.engines:
-        files, release = _reads(engine), release_of(engine.version)
+        files, release = _reads(engine), parse_release(engine.version)
         causes = "the settings of one of the two files are lost without an error"
         if release is None:
             said = [file for file in files if file.version is not None]
@@ -137,16 +139,16 @@ def _mixed(seen: Seen) -> Iterator[Finding]:
                         "2.0 to 2.2 read one of the two, and 2.3.0 to 2.3.4 do not start",
                         f"write both for the same version (`containerd config migrate`), and restart {engine.name}",
                     )
-                    yield _of_fault(seen, engine, Illness.MIXED_VERSIONS, fault, causes)
+                    yield _finding_of_fault(seen, engine, Illness.MIXED_VERSIONS, fault, causes)
             continue
-        refused = effective.refused_version(files, engine.version, release) if files else None
+        refused = effective.find_refused_version(files, engine.version, release) if files else None
         if refused is not None:
-            yield _of_fault(seen, engine, Illness.MIXED_VERSIONS, refused, "containerd does not start again")
-        for fault in effective.unread(files, release):
-            yield _of_fault(seen, engine, Illness.MIXED_VERSIONS, fault, causes)
+            yield _finding_of_fault(seen, engine, Illness.MIXED_VERSIONS, refused, "containerd does not start again")
+        for fault in effective.find_unread(files, release):
+            yield _finding_of_fault(seen, engine, Illness.MIXED_VERSIONS, fault, causes)
 
 
-def _unread(seen: Seen) -> Iterator[Finding]:
+def _unread(seen: NodeFacts) -> Iterator[Finding]:
     for engine in seen.engines:
         reads = engine.files[0].path if engine.files else "another file"
         for file in engine.besides:
@@ -160,19 +162,19 @@ def _unread(seen: Seen) -> Iterator[Finding]:
 # --- leftovers of other installers ---
 
 
-def _leftovers(seen: Seen) -> Iterator[Finding]:
+def _leftovers(seen: NodeFacts) -> Iterator[Finding]:
     if seen.other_installer:
         return
     for engine in seen.engines:
         for runtime in runtimes_of(engine):
-            if (words := _left(seen, runtime)) is None:
+            if (words := _describe_leftover(seen, runtime)) is None:
                 continue
             causes = "every container fails" if runtime.default else f"containers of the handler {runtime.name} fail"
             if _exists(seen, runtime.executable):
                 causes = f"nothing updates {runtime.executable}, and nothing removes it"
             hint = (
                 f"`toolkit-installer uninstall --runtime {engine.name}` takes out what an installer left in its folder"
-                if beneath(runtime.executable, seen.toolkit_folder)
+                if is_beneath(runtime.executable, seen.toolkit_folder)
                 else f"take the handler {runtime.name} out of {runtime.path}, and restart {engine.name}"
             )
             remedy = _remedy(seen, engine, Topic.ENGINE, hint)
@@ -198,12 +200,12 @@ def _leftovers(seen: Seen) -> Iterator[Finding]:
         )
 
 
-def _left(seen: Seen, runtime: ListedRuntime) -> str | None:
+def _describe_leftover(seen: NodeFacts, runtime: ListedRuntime) -> str | None:
     """Return a message if a handler is a leftover of another installer, else None."""
     program = runtime.executable
     if program is None or not posixpath.basename(program).startswith(_NVIDIAS):
         return None
-    in_folder = beneath(program, seen.toolkit_folder)
+    in_folder = is_beneath(program, seen.toolkit_folder)
     if seen.installed and in_folder:
         return None
     if not _exists(seen, program):
@@ -216,11 +218,11 @@ def _left(seen: Seen, runtime: ListedRuntime) -> str | None:
 # --- programs ---
 
 
-def _programs(seen: Seen) -> Iterator[Finding]:
+def _programs(seen: NodeFacts) -> Iterator[Finding]:
     for engine in seen.engines:
         for runtime in runtimes_of(engine):
             program = runtime.executable
-            if program is None or program not in seen.programs or _left(seen, runtime) is not None:
+            if program is None or program not in seen.programs or _describe_leftover(seen, runtime) is not None:
                 continue
             whose = "the default runtime" if runtime.default else f"the runtime {runtime.name}"
             causes = "every container fails" if runtime.default else f"containers of the runtime {runtime.name} fail"
@@ -228,7 +230,7 @@ def _programs(seen: Seen) -> Iterator[Finding]:
     known = {runtime.executable for engine in seen.engines for runtime in runtimes_of(engine)}
     unloaded: dict[str, list[str]] = {}
     for program, found in seen.programs.items():
-        if beneath(program, seen.toolkit_folder) and program not in known and not found.loader_exists:
+        if is_beneath(program, seen.toolkit_folder) and program not in known and not found.loader_exists:
             unloaded.setdefault(found.loader or "", []).append(posixpath.basename(program))
     for loader, names in unloaded.items():
         what = f"{', '.join(names)} need {loader} to start, which is not on the node{_libc(loader, 'they are')}"
@@ -245,7 +247,7 @@ def _programs(seen: Seen) -> Iterator[Finding]:
 
 
 def _program(
-    seen: Seen, engine: EngineSeen, program: str, where: tuple[str, int | None], whose: str, causes: str
+    seen: NodeFacts, engine: EngineSeen, program: str, where: tuple[str, int | None], whose: str, causes: str
 ) -> Iterator[Finding]:
     found = seen.programs[program]
     if not found.exists:
@@ -266,14 +268,14 @@ def _libc(loader: str | None, are: str) -> str:
     return f": {are} of another libc" if posixpath.basename(loader or "").startswith("ld-") else ""
 
 
-def _exists(seen: Seen, program: str | None) -> bool:
+def _exists(seen: NodeFacts, program: str | None) -> bool:
     return program is not None and program in seen.programs and seen.programs[program].exists
 
 
 # --- the kubelet ---
 
 
-def _sockets(seen: Seen) -> Iterator[Finding]:
+def _sockets(seen: NodeFacts) -> Iterator[Finding]:
     named = [each for each in seen.kubelets if each.socket is not None]
     for kubelet in named:
         if kubelet.listens is False:
@@ -285,19 +287,19 @@ def _sockets(seen: Seen) -> Iterator[Finding]:
             remedy = _remedy(seen, engine, Topic.SOCKET, hint)
             causes = "the node is NotReady"
             yield Finding(Illness.OTHER_SOCKET, str(kubelet.socket), None, what, causes, remedy)
-    used = {plain(str(each.socket)) for each in named}
+    used = {normalize_socket(str(each.socket)) for each in named}
     if not used:
         return
     shown = ", ".join(sorted(used))
     for name, socket in seen.toolkit_engines:
-        if plain(socket) not in used and not _is_dockers(name, used):
+        if normalize_socket(socket) not in used and not _is_dockers(name, used):
             what = f"the handlers are configured for {name} on {socket}, and the kubelet uses {shown}"
             causes = "pods with a GPU fail: the kubelet's engine does not know the handlers"
             hint = f"`toolkit-installer uninstall`, then `toolkit-installer run --socket {min(used)}`"
             yield Finding(Illness.OTHER_SOCKET, socket, None, what, causes, hint)
     if seen.crictl is not None:
         path, line, socket = seen.crictl
-        if plain(socket) not in used:
+        if normalize_socket(socket) not in used:
             what = f"names {socket}, and the kubelet uses {shown}"
             causes = "crictl shows other containers than the kubelet's"
             hint = f"write runtime-endpoint: unix://{min(used)} into it"
@@ -310,7 +312,7 @@ def _is_dockers(name: str, used: set[str]) -> bool:
     return name == EngineName.DOCKER and any(posixpath.basename(socket) in shims for socket in used)
 
 
-def _cgroups(seen: Seen) -> Iterator[Finding]:
+def _cgroups(seen: NodeFacts) -> Iterator[Finding]:
     told = next((each for each in seen.kubelets if each.cgroup_driver is not None), None)
     for engine in seen.engines:
         driver = _driver_of(engine)
@@ -323,14 +325,14 @@ def _cgroups(seen: Seen) -> Iterator[Finding]:
                 "pods fail, or the node becomes unstable under load; only a kubelet from 1.31 on with containerd from "
                 "2.0 on or CRI-O from 1.28 on takes over the engine's driver"
             )
-            hint = f"{adapter_of(engine.name).cgroup_switch(str(told.cgroup_driver))}, and restart {engine.name}"
+            hint = f"{get_adapter(engine.name).cgroup_switch(str(told.cgroup_driver))}, and restart {engine.name}"
             # a declaration of both must change the driver that is not systemd
             topic = Topic.ENGINE_CGROUP if told.cgroup_driver == SYSTEMD else Topic.KUBELET_CGROUP
             remedy = _remedy(seen, engine, topic, hint)
             yield Finding(Illness.CGROUP_DRIVER, driver.path, driver.line, what, causes, remedy)
         for runtime in runtimes_of(engine):
             of_runtime = None if runtime.systemd is None else SYSTEMD if runtime.systemd else CGROUPFS
-            if of_runtime in (None, driver.name) or runtime.default or _left(seen, runtime) is not None:
+            if of_runtime in (None, driver.name) or runtime.default or _describe_leftover(seen, runtime) is not None:
                 continue
             what = f"the runtime {runtime.name} uses {of_runtime}, and the default runtime {driver.name}"
             causes = f"pods of the runtime {runtime.name} fail, or are counted in another cgroup than the kubelet's"
@@ -340,16 +342,16 @@ def _cgroups(seen: Seen) -> Iterator[Finding]:
             yield Finding(Illness.CGROUP_DRIVER, runtime.path, runtime.line, what, causes, remedy)
 
 
-def _is_used(seen: Seen, engine: EngineSeen) -> bool:
+def _is_used(seen: NodeFacts, engine: EngineSeen) -> bool:
     """Return whether the kubelets use this engine; True if no kubelet names a socket."""
-    used = {plain(str(each.socket)) for each in seen.kubelets if each.socket is not None}
-    return not used or plain(engine.socket) in used or _is_dockers(engine.name, used)
+    used = {normalize_socket(str(each.socket)) for each in seen.kubelets if each.socket is not None}
+    return not used or normalize_socket(engine.socket) in used or _is_dockers(engine.name, used)
 
 
 def _driver_of(engine: EngineSeen) -> CgroupSetting | None:
     """Return an engine's cgroup driver, and the file and line that name it; None if unknown."""
     try:
-        found = adapter_of(engine.name).cgroup_driver(_pairs(engine), engine.version)
+        found = get_adapter(engine.name).cgroup_driver(_pairs(engine), engine.version)
     except ConfigurationError:
         return None  # reported as a broken file
     if engine.cgroup_driver is None:
@@ -361,7 +363,7 @@ def _driver_of(engine: EngineSeen) -> CgroupSetting | None:
 # --- the driver, its devices and CDI ---
 
 
-def _devices(seen: Seen) -> Iterator[Finding]:
+def _devices(seen: NodeFacts) -> Iterator[Finding]:
     drivers = [_driver_of(engine) for engine in seen.engines]
     by_systemd = not drivers or any(each is None or each.name == SYSTEMD for each in drivers)
     if not seen.unlinked or not by_systemd:
@@ -385,7 +387,7 @@ def _devices(seen: Seen) -> Iterator[Finding]:
     )
 
 
-def _libraries(seen: Seen) -> Iterator[Finding]:
+def _libraries(seen: NodeFacts) -> Iterator[Finding]:
     if seen.driver is None or not seen.driver.missing:
         return
     found = seen.driver
@@ -401,7 +403,7 @@ def _libraries(seen: Seen) -> Iterator[Finding]:
     )
 
 
-def _specifications(seen: Seen) -> Iterator[Finding]:
+def _specifications(seen: NodeFacts) -> Iterator[Finding]:
     for file in seen.specifications:
         yield from _unreadable(seen, file)
         if file.missing:
@@ -409,19 +411,22 @@ def _specifications(seen: Seen) -> Iterator[Finding]:
             names = ", ".join(dict.fromkeys(path for _, path in file.missing))
             what = f"names {len(file.missing)} files or devices that are not on the node: {names}"
             causes = "each container that asks for its devices fails"
-            yield Finding(Illness.CDI_WITHOUT_FILES, file.path, line, what, causes, _made_again(seen, file))
+            yield Finding(Illness.CDI_WITHOUT_FILES, file.path, line, what, causes, _recreation_remedy(seen, file))
 
 
-def _unreadable(seen: Seen, file: SpecificationSeen) -> Iterator[Finding]:
+def _unreadable(seen: NodeFacts, file: SpecificationSeen) -> Iterator[Finding]:
     causes = "the devices in it do not exist for the engine: containers that ask for them fail"
-    if (broken := diagnosis_form.fault_of_form(file.path, file.content)) is not None:
+    if (broken := diagnosis_form.find_form_fault(file.path, file.content)) is not None:
         line, why = broken
-        yield Finding(Illness.UNREADABLE_CDI, file.path, line, why, causes, _made_again(seen, file))
+        yield Finding(Illness.UNREADABLE_CDI, file.path, line, why, causes, _recreation_remedy(seen, file))
         return
     for engine in seen.engines:
-        needed, newest = registry.version_of(file.content), registry.newest(engine.name, engine.version)
-        folder = plain(posixpath.dirname(file.path))
-        looked_into = [plain(each).rstrip("/") for each in engine.cdi_folders or ()]
+        needed, newest = (
+            registry.parse_cdi_version(file.content),
+            registry.newest_cdi_version(engine.name, engine.version),
+        )
+        folder = normalize_socket(posixpath.dirname(file.path))
+        looked_into = [normalize_socket(each).rstrip("/") for each in engine.cdi_folders or ()]
         if engine.version and needed is not None and (newest is None or needed > newest):
             reads = "no CDI" if newest is None else f"versions up to {newest[0]}.{newest[1]}.0"
             why = f"is of version {needed[0]}.{needed[1]}.0, and {engine.name} {engine.version} reads {reads}"
@@ -429,7 +434,7 @@ def _unreadable(seen: Seen, file: SpecificationSeen) -> Iterator[Finding]:
         elif engine.cdi_folders == ():
             why, hint = (
                 f"CDI is off in {engine.name}",
-                f"{adapter_of(engine.name).cdi_switch()}, and restart {engine.name}",
+                f"{get_adapter(engine.name).cdi_switch()}, and restart {engine.name}",
             )
         elif engine.cdi_folders is not None and folder not in looked_into:
             why = f"{engine.name} reads CDI specifications from {', '.join(engine.cdi_folders)} alone"
@@ -441,7 +446,7 @@ def _unreadable(seen: Seen, file: SpecificationSeen) -> Iterator[Finding]:
         yield Finding(Illness.UNREADABLE_CDI, file.path, line, why, causes, remedy)
 
 
-def _made_again(seen: Seen, file: SpecificationSeen) -> str:
+def _recreation_remedy(seen: NodeFacts, file: SpecificationSeen) -> str:
     """Return the remedy for a specification that no engine can use."""
     if file.managed:
         return "`toolkit-installer refresh` makes it again, or `toolkit-installer run` where no run waits"
@@ -449,7 +454,7 @@ def _made_again(seen: Seen, file: SpecificationSeen) -> str:
     return _remedy(seen, next(iter(seen.engines), None), Topic.CDI, hint)
 
 
-def _ctk(seen: Seen) -> str:
+def _ctk(seen: NodeFacts) -> str:
     """Return the name or path of NVIDIA's tool for a command line: the toolkit's folder is in no PATH."""
     path = f"{seen.toolkit_folder}/{CTK}"
     return path if _exists(seen, path) else CTK
@@ -463,15 +468,15 @@ def _line_of(content: bytes, word: bytes) -> int | None:
 # --- texts ---
 
 
-def _of_fault(
-    seen: Seen, engine: EngineSeen, illness: Illness, fault: Fault, causes: str, topic: Topic = Topic.ENGINE
+def _finding_of_fault(
+    seen: NodeFacts, engine: EngineSeen, illness: Illness, fault: Fault, causes: str, topic: Topic = Topic.ENGINE
 ) -> Finding:
     hint = fault.hint.removeprefix("nothing was changed; ") or "correct the file, then restart the engine"
     remedy = _remedy(seen, engine, topic, hint)
     return Finding(illness, fault.path, fault.line, fault.reason, causes, remedy)
 
 
-def _remedy(seen: Seen, engine: EngineSeen | None, topic: Topic, hint: str) -> str:
+def _remedy(seen: NodeFacts, engine: EngineSeen | None, topic: Topic, hint: str) -> str:
     """Return the remedy for people who may edit the node's files, or for those who declare them elsewhere."""
     distribution = engine.distribution if engine is not None else ""
     host = diagnosis_form.host_of(seen.os_release, seen.signs, distribution)
@@ -482,7 +487,7 @@ def _at(path: str, line: int | None) -> str:
     return path if line is None else f"{path}:{line}"
 
 
-_ALL: Final[tuple[Callable[[Seen], Iterator[Finding]], ...]] = (
+_ALL: Final[tuple[Callable[[NodeFacts], Iterator[Finding]], ...]] = (
     _broken,
     _replaced,
     _mixed,

@@ -28,9 +28,9 @@ from toolkit_installer.node.writing import own_metadata
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.reporting import metrics_server, metrics_text
-from toolkit_installer.reporting.metrics_text import Counted, Metrics
+from toolkit_installer.reporting.metrics_text import Counts, Metrics
 from toolkit_installer.settings import Address, OnDrift, Settings
-from toolkit_installer.waiting.child_process import Beside
+from toolkit_installer.waiting.child_process import ChildProcess
 from toolkit_installer.waiting.readiness import Readiness
 
 if TYPE_CHECKING:
@@ -46,11 +46,11 @@ class MetricsReport:
         path = settings.metrics_textfile
         self._textfile = Textfile(path, node.calls) if path is not None else None
         address = settings.metrics_address
-        self._endpoint: Endpoint | None = None
+        self._endpoint: MetricsEndpoint | None = None
         if address is not None:
-            self._endpoint = Endpoint(address)
-        self._counted = Counted()
-        log.overhear(self._overheard)
+            self._endpoint = MetricsEndpoint(address)
+        self._counted = Counts()
+        log.add_listener(self._overheard)
 
     @property
     def owes(self) -> bool:
@@ -128,11 +128,11 @@ class MetricsReport:
 
     def failed(self, code: str) -> None:
         """Record a failed inspection by its exit code's name."""
-        self._counted = metrics_text.ended(self._counted, code)
+        self._counted = metrics_text.count_outcome(self._counted, code)
 
     def converged(self, *, whole: bool) -> None:
         """Record a successful inspection; `whole`: the node is complete, and waits for nothing."""
-        self._counted = metrics_text.ended(self._counted, ExitCode.DONE.event, machine.now() if whole else None)
+        self._counted = metrics_text.count_outcome(self._counted, ExitCode.DONE.event, machine.now() if whole else None)
 
     def leave(self) -> None:
         """Report that the metrics are no longer updated."""
@@ -146,7 +146,7 @@ class MetricsReport:
         return self._endpoint.process.watched() if self._endpoint is not None else []
 
     @property
-    def counted(self) -> Counted:
+    def counted(self) -> Counts:
         """What this run has done so far."""
         return self._counted
 
@@ -155,14 +155,14 @@ class MetricsReport:
         """PID of the metrics server and the descriptor of its channel, None where there is no such process."""
         return self._endpoint.process.saved if self._endpoint is not None else None
 
-    def restore(self, counted: Counted | None, process: tuple[int, int] | None) -> None:
+    def restore(self, counted: Counts | None, process: tuple[int, int] | None) -> None:
         """Go on counting from there, with the same metrics server."""
-        self._counted = counted or Counted()
+        self._counted = counted or Counts()
         if self._endpoint is not None and process is not None:
             self._endpoint.process.restore(process)
 
     def _overheard(self, line: Mapping[str, Any]) -> None:
-        self._counted = metrics_text.heard(self._counted, line, time.monotonic())
+        self._counted = metrics_text.count_line(self._counted, line, time.monotonic())
 
 
 _PROGRAM = os.path.join(os.path.dirname(os.path.realpath(metrics_server.__file__)), "metrics_process.py")
@@ -175,12 +175,12 @@ _WAITING = 128
 """The limit of connections in the kernel's queue until they are accepted."""
 
 
-class Endpoint:
+class MetricsEndpoint:
     """The run's side of the server process."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
-        self.process = Beside(_PROGRAM, room=metrics_server.TOLD)
+        self.process = ChildProcess(_PROGRAM, room=metrics_server.MAX_PACKET)
 
     @property
     def lost(self) -> bool:
@@ -202,13 +202,13 @@ class Endpoint:
 
         A process that is gone, or does not confirm the packet, is replaced. Raises Stopped.
         """
-        packet = _packet(ready=ready, why=why, metrics=metrics)
+        packet = _format_packet(ready=ready, why=why, metrics=metrics)
         if not (self.process.send(packet) and self._is_heard(_HEARD_SECONDS)):
             self._restart(packet)
 
     def leave(self, why: str) -> None:
         """Send for the last time that the node is not ready, without waiting for an answer or a restart."""
-        self.process.send(_packet(ready=False, why=why, metrics=""))
+        self.process.send(_format_packet(ready=False, why=why, metrics=""))
 
     def _restart(self, packet: bytes) -> None:
         self.process.close()
@@ -230,10 +230,10 @@ class Endpoint:
     def _start(self) -> None:
         """Start the process, and wait until it has given up its privileges. Raises OSError, Stopped."""
         self.process.end_left_over()
-        with _listening(self._address) as listener:
+        with _listen(self._address) as listener:
 
             def command(channel: int) -> list[str]:
-                return interpreter.isolated(_PROGRAM, str(listener.fileno()), str(channel))
+                return interpreter.build_isolated_command(_PROGRAM, str(listener.fileno()), str(channel))
 
             if self.process.start(command, [listener.fileno()], _BEGIN_SECONDS) != metrics_server.READY:
                 raise OSError("the process that is to answer did not begin; where it ended, its reason stands above")
@@ -243,7 +243,7 @@ class Endpoint:
         return self.process.hear(seconds) == metrics_server.READY
 
 
-def _listening(address: Address) -> socket.socket:
+def _listen(address: Address) -> socket.socket:
     """Return a socket that listens at `address`, or on all IPv4 and IPv6 addresses without a host. Raises OSError."""
     both = not address.host and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both or ":" in address.host else socket.AF_INET
@@ -251,12 +251,12 @@ def _listening(address: Address) -> socket.socket:
     return socket.create_server((host, address.port), family=family, backlog=_WAITING, dualstack_ipv6=both)
 
 
-def _packet(*, ready: bool, why: str, metrics: str) -> bytes:
+def _format_packet(*, ready: bool, why: str, metrics: str) -> bytes:
     """Return a packet for the process, in the format of metrics_server.py."""
-    return b"\0".join((b"1" if ready else b"0", _plain(why), _plain(metrics)))
+    return b"\0".join((b"1" if ready else b"0", _encode(why), _encode(metrics)))
 
 
-def _plain(text: str) -> bytes:
+def _encode(text: str) -> bytes:
     return text.replace("\0", "").encode(errors="backslashreplace")
 
 

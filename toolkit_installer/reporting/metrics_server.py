@@ -25,7 +25,7 @@ import sys
 import time
 
 READY = b"ready"
-TOLD = 1 << 20
+MAX_PACKET = 1 << 20
 """The limit of one packet, in bytes."""
 USER = 60947
 """The user and the group that root becomes.
@@ -46,7 +46,7 @@ _EXPOSITION = "text/plain; version=0.0.4; charset=utf-8"
 _READY, _NOT_READY = b"\ntoolkit_installer_ready 1\n", b"\ntoolkit_installer_ready 0\n"
 
 
-class Told:
+class ServedStatus:
     """The values that the run sent last."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Told:
         self.metrics = metrics or (self.metrics if self.ready else self.metrics.replace(_READY, _NOT_READY))
 
 
-def answer(request: bytes, told: Told) -> bytes:
+def respond(request: bytes, told: ServedStatus) -> bytes:
     """Return the response to a request whose head is complete."""
     method, _, rest = request.split(b"\n", 1)[0].rstrip(b"\r").partition(b" ")
     path = rest.partition(b" ")[0].partition(b"?")[0]
@@ -91,7 +91,7 @@ class Connection:
         self._request = b""
         self._left = memoryview(b"")
 
-    def go_on(self, told: Told) -> int:
+    def go_on(self, told: ServedStatus) -> int:
         """Read or write as much as possible; return the event to wait for (0: none, the connection is done)."""
         try:
             if not self._left:
@@ -100,7 +100,7 @@ class Connection:
                 whole = b"\r\n\r\n" in self._request or b"\n\n" in self._request or len(self._request) > _HEAD
                 if not whole:
                     return select.EPOLLIN if got else 0
-                self._left = memoryview(answer(self._request, told))
+                self._left = memoryview(respond(self._request, told))
             self._left = self._left[os.write(self.fd, self._left) :]
         except BlockingIOError:
             return select.EPOLLOUT if self._left else select.EPOLLIN
@@ -109,12 +109,12 @@ class Connection:
         return select.EPOLLOUT if self._left else 0
 
 
-class Endpoint:
+class MetricsServer:
     """The server: the clients' connections, and the channel to the run."""
 
     def __init__(self, listener: int, channel: int) -> None:
         """Take over both descriptors."""
-        self.told = Told()
+        self.told = ServedStatus()
         self._listener = _socket.socket(fileno=listener)
         os.set_blocking(listener, False)
         self._channel = channel
@@ -147,7 +147,7 @@ class Endpoint:
     def _hear(self) -> bool:
         """Take a packet of the run, and confirm it; return whether the run still exists."""
         try:
-            packet = os.read(self._channel, TOLD)
+            packet = os.read(self._channel, MAX_PACKET)
             if packet:
                 self.told.take(packet)
                 os.write(self._channel, READY)
@@ -182,7 +182,7 @@ def main() -> None:
         os.setgid(USER)
         os.setuid(USER)
     listener, channel = map(int, sys.argv[1:])
-    endpoint = Endpoint(listener, channel)
+    endpoint = MetricsServer(listener, channel)
     os.write(channel, READY)
     while endpoint.step():
         pass

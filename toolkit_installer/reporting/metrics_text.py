@@ -15,7 +15,7 @@ REASONS = ("install", "rollback")
 """The reasons for reloads."""
 
 
-class Counted(msgspec.Struct, frozen=True):
+class Counts(msgspec.Struct, frozen=True):
     """Counts that the run saves over its sleep."""
 
     reloads: tuple[tuple[str, str, int], ...] = ()
@@ -33,7 +33,7 @@ class Counted(msgspec.Struct, frozen=True):
     """The reason for the next reloads: install or rollback."""
 
 
-def heard(counted: Counted, line: Mapping[str, Any], at: float) -> Counted:
+def count_line(counted: Counts, line: Mapping[str, Any], at: float) -> Counts:
     """Return the counts after a log line, which was written at time `at` (seconds, of any clock)."""
     event, engine = line.get("event"), str(line.get("engine", ""))
     match event:
@@ -57,7 +57,7 @@ def heard(counted: Counted, line: Mapping[str, Any], at: float) -> Counted:
     return counted
 
 
-def ended(counted: Counted, code: str, converged_at: float | None = None) -> Counted:
+def count_outcome(counted: Counts, code: str, converged_at: float | None = None) -> Counts:
     """Return the counts after an inspection that ended with the exit code named `code`.
 
     `converged_at` is when the node became complete, in seconds since 1970; None: this inspection did not complete it.
@@ -103,57 +103,61 @@ def text(metrics: Metrics) -> str:
     """Return the metrics in Prometheus's text format."""
     return "".join(
         [
-            _metric("ready", "Whether pods that ask for the handlers can be started.", [({}, metrics.ready)]),
-            _metric(
+            _format_metric("ready", "Whether pods that ask for the handlers can be started.", [({}, metrics.ready)]),
+            _format_metric(
                 "engine_served",
                 "Whether the engine serves the handlers.",
                 [({"engine": name}, served) for name, served in sorted(metrics.served.items())],
             ),
-            _metric(
+            _format_metric(
                 "reloads_total",
                 "Reloads of the engine since the run started.",
                 [({"engine": name, "reason": why}, count) for (name, why), count in sorted(metrics.reloads.items())],
                 kind="counter",
             ),
-            _metric(
+            _format_metric(
                 "engine_away_seconds",
                 "Seconds from the last reload of the engine until it served again.",
                 [({"engine": name}, seconds) for name, seconds in sorted(metrics.away.items())],
             ),
-            _metric(
+            _format_metric(
                 "rollbacks_total",
                 "Changes that failed and were taken back since the run started.",
                 [({}, metrics.rollbacks)],
                 kind="counter",
             ),
-            _metric(
+            _format_metric(
                 "drift",
                 "1 for each managed file that somebody changed.",
                 [({"file": path}, 1) for path in sorted(metrics.drifted)],
             ),
-            _metric(
+            _format_metric(
                 "last_result",
                 "1 for the name of the exit code of the last look.",
                 [({"code": metrics.result}, 1)] if metrics.result else [],
             ),
-            _metric(
+            _format_metric(
                 "last_converge_timestamp_seconds",
                 "When the node was last brought to where it should be.",
                 [({}, metrics.converged_at)],
             ),
-            _metric(
+            _format_metric(
                 "payload_info",
                 "1 for the release of the installed toolkit.",
                 [({"version": metrics.payload}, 1)] if metrics.payload else [],
             ),
-            _metric("driver_usable", "Whether the driver that is needed is usable.", [({}, metrics.driver_usable)]),
-            _metric("reload_pending", "Whether a reload is due and not allowed yet.", [({}, metrics.reload_pending)]),
-            _metric(
+            _format_metric(
+                "driver_usable", "Whether the driver that is needed is usable.", [({}, metrics.driver_usable)]
+            ),
+            _format_metric(
+                "reload_pending", "Whether a reload is due and not allowed yet.", [({}, metrics.reload_pending)]
+            ),
+            _format_metric(
                 "toolkit_files_damaged",
                 "Files of the toolkit that are not what was put there.",
                 [({}, metrics.damaged)],
             ),
-            _metric(
+            _format_metric(
                 "nri_connected",
                 "Whether the engine asks the NRI plugin about each container.",
                 [({}, metrics.nri_connected)] if metrics.nri_connected is not None else [],
@@ -162,21 +166,23 @@ def text(metrics: Metrics) -> str:
     )
 
 
-def _metric(name: str, about: str, samples: Iterable[tuple[Mapping[str, str], float]], kind: str = "gauge") -> str:
+def _format_metric(
+    name: str, about: str, samples: Iterable[tuple[Mapping[str, str], float]], kind: str = "gauge"
+) -> str:
     """Return a metric with its samples: labels with a value."""
     full = f"toolkit_installer_{name}"
     lines = [f"# HELP {full} {about}", f"# TYPE {full} {kind}"]
     for labels, value in samples:
-        pairs = ",".join(f'{label}="{_escaped(text)}"' for label, text in labels.items())
-        lines.append(f"{full}{f'{{{pairs}}}' if pairs else ''} {_number(value)}")
+        pairs = ",".join(f'{label}="{_escape(text)}"' for label, text in labels.items())
+        lines.append(f"{full}{f'{{{pairs}}}' if pairs else ''} {_format_number(value)}")
     return "".join(f"{line}\n" for line in lines)
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     """Return a label's value as it is written between quotes, with bytes that are no UTF-8 as escapes."""
     plain = text.encode(errors="backslashreplace").decode()
     return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
-def _number(value: float) -> str:
+def _format_number(value: float) -> str:
     return str(int(value)) if value == int(value) else repr(round(value, 3))

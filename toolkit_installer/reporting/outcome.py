@@ -56,12 +56,12 @@ class LastRun(msgspec.Struct, frozen=True):
     remedy: str | None
 
 
-def keep(node: Node, pid_path: str, ready_file: str | None, ended: LastRun, *, reloaded: bool) -> None:
+def save_record(node: Node, pid_path: str, ready_file: str | None, ended: LastRun, *, reloaded: bool) -> None:
     """Replace the record atomically; do nothing while another instance is running.
 
     `reloaded`: an engine was reloaded; if not, nothing is written to the node. Raises NodeError, ConfigurationError.
     """
-    if locks.holder(node.files, pid_path) is not None:
+    if locks.find_instance(node.files, pid_path) is not None:
         return  # the end of that instance counts instead
     for files, folder in _places(node, [pid_path] if reloaded else [], ready_file):
         status = files.own_status(folder)
@@ -71,7 +71,7 @@ def keep(node: Node, pid_path: str, ready_file: str | None, ended: LastRun, *, r
             return
 
 
-def forget(node: Node, pid_path: str, ready_file: str | None) -> None:
+def remove_record(node: Node, pid_path: str, ready_file: str | None) -> None:
     """Remove the record, and a killed run's leftovers of one, after a run succeeded; a failure is logged."""
     try:
         for files, folder in _places(node, [pid_path], ready_file):
@@ -88,7 +88,7 @@ def forget(node: Node, pid_path: str, ready_file: str | None) -> None:
         )
 
 
-def kept(node: Node, pid_paths: Iterable[str], ready_file: str | None) -> LastRun | None:
+def load_record(node: Node, pid_paths: Iterable[str], ready_file: str | None) -> LastRun | None:
     """Return the newest record of this boot, None if there is none; a record that is not trusted is logged.
 
     Raises NodeError.
@@ -104,7 +104,7 @@ def kept(node: Node, pid_paths: Iterable[str], ready_file: str | None) -> LastRu
     return max(found, key=lambda record: record.ended, default=None)
 
 
-def cut(text: str) -> str:
+def truncate_reason(text: str) -> str:
     """Return the text, cut to the record's limit. Pure."""
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"
 
@@ -126,16 +126,16 @@ def _read(files: Files, path: str) -> LastRun | None:
     status = files.own_status(path)
     if status is None:
         return None
-    wrong = owners.not_ours(status)
+    wrong = owners.find_ownership_defect(status)
     if wrong is not None:
-        raise _refused(wrong, path)
+        raise _record_error(wrong, path)
     with attempt("look at its folder", path), files.root.parent(path) as (folder, _):
         refuse_if_others_write(folder, path)
     found = files.read_file(path, _LIMIT)
-    return None if found is None else _understood(found.content, path, machine.boot_id())
+    return None if found is None else _parse_record(found.content, path, machine.boot_id())
 
 
-def _understood(content: bytes, path: str, boot: str) -> LastRun | None:
+def _parse_record(content: bytes, path: str, boot: str) -> LastRun | None:
     """Return the parsed record, None if it is of another boot. Pure. Raises ConfigurationError."""
     try:
         body = json.loads(content)
@@ -143,13 +143,13 @@ def _understood(content: bytes, path: str, boot: str) -> LastRun | None:
         if body.pop("boot") != boot:
             return None
         if form != _FORM:
-            raise _refused(f"is of the form {form!r}, which this version does not know", path)
+            raise _record_error(f"is of the form {form!r}, which this version does not know", path)
         return msgspec.convert({name: body.get(name) for name in LastRun.__struct_fields__}, LastRun)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, msgspec.ValidationError) as error:
-        raise _refused("is no record of a run", path) from error
+        raise _record_error("is no record of a run", path) from error
 
 
-def _refused(why: str, path: str) -> ConfigurationError:
+def _record_error(why: str, path: str) -> ConfigurationError:
     return ConfigurationError(f"the record of the last run {why}", path=path, hint="look at who made it, and remove it")
 
 
@@ -160,11 +160,11 @@ _LEFT_OUT = frozenset({"waiting", "looking-again", "failed-to-converge"})
 """Events that do not describe the work; the last one repeats the failure."""
 
 
-class LookFailedError(InstallerError):
+class InspectionFailedError(InstallerError):
     """A waiting run's inspection of the node failed; the exit code is that of the failure."""
 
 
-class LookOutcome(msgspec.Struct, frozen=True):
+class InspectionOutcome(msgspec.Struct, frozen=True):
     """The outcome of an inspection: its start, its log lines and its failure, with all secrets masked."""
 
     began: float
@@ -182,23 +182,23 @@ class LookOutcome(msgspec.Struct, frozen=True):
         """The failure as an error with its exit code, None for success."""
         if self.exit_code == ExitCode.DONE:
             return None
-        error = LookFailedError(self.reason, path=self.file, line=self.line, hint=self.remedy)
+        error = InspectionFailedError(self.reason, path=self.file, line=self.line, hint=self.remedy)
         error.exit_code = self.exit_code
         return error
 
 
-class LookRecorder:
+class InspectionRecorder:
     """A recorder of the log lines and the failure of the inspection in progress."""
 
     def __init__(self) -> None:
-        self.outcome: LookOutcome | None = None
+        self.outcome: InspectionOutcome | None = None
         self._lines: list[str] = []
-        log.overhear(self._overheard)
+        log.add_listener(self._overheard)
 
     def begin(self) -> None:
         """Start the record of a new inspection: a later request needs another inspection."""
         self._lines = []
-        self.outcome = LookOutcome(machine.boot_seconds())
+        self.outcome = InspectionOutcome(machine.boot_seconds())
 
     def fail(self, error: InstallerError) -> None:
         """Record why the inspection did not complete the node."""
@@ -209,18 +209,18 @@ class LookRecorder:
         self.outcome = msgspec.structs.replace(
             self.outcome,
             exit_code=error.exit_code,
-            reason=foreign_words.own(error.reason)[:_LONGEST_TEXT],
+            reason=foreign_words.mask_own_text(error.reason)[:_LONGEST_TEXT],
             file=error.path,
             line=error.line,
-            remedy=foreign_words.own(error.hint)[:_LONGEST_TEXT] if error.hint else None,
+            remedy=foreign_words.mask_own_text(error.hint)[:_LONGEST_TEXT] if error.hint else None,
         )
 
     @property
-    def recorded(self) -> LookOutcome | None:
+    def recorded(self) -> InspectionOutcome | None:
         """The outcome with the lines so far, None before the first inspection."""
         return msgspec.structs.replace(self.outcome, lines=tuple(self._lines)) if self.outcome is not None else None
 
-    def restore(self, outcome: LookOutcome | None) -> None:
+    def restore(self, outcome: InspectionOutcome | None) -> None:
         """Restore the outcome that the process before the idle process saved."""
         self.outcome = outcome
         self._lines = list(outcome.lines) if outcome is not None else []

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from toolkit_installer.applying.reload_windows import Pending
-from toolkit_installer.kubernetes.node_state import ReportMemory
-from toolkit_installer.kubernetes.verdicts import Standing
-from toolkit_installer.reporting.metrics_text import Counted
-from toolkit_installer.reporting.outcome import LookOutcome
+from toolkit_installer.kubernetes.node_state import SavedReports
+from toolkit_installer.kubernetes.verdicts import CleanupState
+from toolkit_installer.reporting.metrics_text import Counts
+from toolkit_installer.reporting.outcome import InspectionOutcome
 from toolkit_installer.waiting import wait
-from toolkit_installer.waiting.node_watch import Seen
+from toolkit_installer.waiting.node_watch import DriverHistory
 from toolkit_installer.waiting.plugin_protocol import PluginState
 
 
@@ -28,7 +28,7 @@ class SavedState(msgspec.Struct, frozen=True):
     """Paths that change with the driver, with their identities (idling.identity) before the last inspection."""
     driver_away: bool = False
     """No driver was usable."""
-    driver_seen: Seen = Seen.UNKNOWN
+    driver_seen: DriverHistory = DriverHistory.UNKNOWN
     """What was seen so far of a driver in a root that was named."""
     tries: int = 0
     """How often in a row the run was woken to find out what is still unknown."""
@@ -36,7 +36,7 @@ class SavedState(msgspec.Struct, frozen=True):
     """The node shows no GPU: nothing is installed, and nothing is to be."""
     command: tuple[str, ...] = ()
     """The words that the program was first started with; empty: those that it was started with now."""
-    standing: Standing = Standing()
+    standing: CleanupState = CleanupState()
     """What is known of the DaemonSet, and what this run may change and has installed."""
     engine_stopped: bool = False
     """An engine was not running."""
@@ -48,9 +48,9 @@ class SavedState(msgspec.Struct, frozen=True):
     """What was logged then (`log.said`): a later inspection logs only what is new."""
     differences: tuple[tuple[str, str], ...] = ()
     """Files that another program changed, and a masked diff of what a run would change in each."""
-    report: ReportMemory | None = None
+    report: SavedReports | None = None
     """What the cluster was told, and what is still to be."""
-    counted: Counted | None = None
+    counted: Counts | None = None
     """What the metrics count."""
     metrics_process: tuple[int, int] | None = None
     """PID of the metrics server, and the descriptor of the channel to it."""
@@ -58,7 +58,7 @@ class SavedState(msgspec.Struct, frozen=True):
     """The NRI plugin's process and status, None where it is not served."""
     pending: Pending | None = None
     """The reload that was not allowed yet."""
-    look: LookOutcome | None = None
+    look: InspectionOutcome | None = None
     """How the last inspection ended."""
     known: bool = True
     """The whole state was understood. If not, the run inspects the node anew."""

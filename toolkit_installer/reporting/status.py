@@ -14,15 +14,15 @@ import msgspec
 
 from toolkit_installer import __version__
 from toolkit_installer.driver import gpus, roots
-from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.engines.adapters import get_adapter
+from toolkit_installer.engines.api import EngineSilentError, LiveState
 from toolkit_installer.engines.common import serving
 from toolkit_installer.node import locks, machine, processes, trust
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.planning import installed, other_installer
-from toolkit_installer.planning.method import said
-from toolkit_installer.planning.observe import unserved
+from toolkit_installer.planning.method import explain_choice
+from toolkit_installer.planning.observe import find_unserved
 from toolkit_installer.planning.other_installer import OtherInstaller
 from toolkit_installer.receipt import memory, schema
 from toolkit_installer.receipt.schema import AS_WRITTEN, EngineRecord, FileRecord, Receipt, State
@@ -34,10 +34,10 @@ from toolkit_installer.reporting.status_verdict import (
     DriverHealth,
     EngineHealth,
     FileHealth,
-    Found,
     LastLook,
     LiveHealth,
     MethodHealth,
+    NodeStatus,
     PendingReload,
     Places,
     PluginHealth,
@@ -52,12 +52,12 @@ _ASK_SECONDS = 5.0
 _DRIVER_SECONDS = 20.0
 
 
-@processes.one_look()
-def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt | None) -> Found:
+@processes.cache_names()
+def inspect_node(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt | None) -> NodeStatus:
     """Return the node's status; `receipt` is the one in `store`. Raises NodeError, ConfigurationError, Stopped."""
     seen = gpus.find_gpus(node)
     has_gpu = bool(seen.own) if seen.own or seen.known else None
-    other = other_installer.found(node, settings.toolkit.install_dir)
+    other = other_installer.find_running(node, settings.toolkit.install_dir)
     running, killed = _instances(node, settings, receipt, other)
     saved = saved_state.of_run(running) if running is not None else None
     command = saved.command if saved is not None else ()
@@ -68,9 +68,12 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
     specifications = tuple(_file(node, file, told) for file in (receipt.specifications if receipt is not None else ()))
     method = None
     if receipt is not None and receipt.state is State.INSTALLED and engines:
-        against = [*_against(engines, driver, toolkit), *(_against_reading(specifications) if receipt.cdi else ())]
+        against = [
+            *_find_obstacles(engines, driver, toolkit),
+            *(_find_edited_specifications(specifications) if receipt.cdi else ()),
+        ]
         method = _method(node, receipt, engines, against)
-    return Found(
+    return NodeStatus(
         version=__version__,
         looked_in=Places(settings.node_root or "/", f"{store.folder}/{schema.FILE}", settings.pid_file),
         installed=receipt is not None and receipt.state is State.INSTALLED,
@@ -78,13 +81,15 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
         changed=_changed(node, store) if receipt is not None else None,
         running_pid=running,
         running_state=process_state(running) if running is not None else None,
-        receipt_gone=receipt is None and running is not None and installed.is_there(node, settings.toolkit.folder),
+        receipt_gone=receipt is None
+        and running is not None
+        and installed.is_toolkit_installed(node, settings.toolkit.folder),
         killed_pid=killed,
         other_installer=str(other) if other is not None else None,
         refresh=refresh_command.of_run(running, command) if running is not None else None,
         last_look=_last_look(saved),
         pending_reload=_pending(saved),
-        last_run=outcome.kept(node, _pid_files(settings, receipt), settings.ready_file),
+        last_run=outcome.load_record(node, _pid_files(settings, receipt), settings.ready_file),
         gpus=seen.words,
         has_gpu=has_gpu,
         driver=driver,
@@ -96,7 +101,7 @@ def look(node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt |
     )
 
 
-def _against(
+def _find_obstacles(
     engines: tuple[EngineHealth, ...], driver: DriverHealth | None, toolkit: ToolkitHealth | None
 ) -> list[str]:
     """Return what keeps every container from getting the GPU now, by handler or by CDI."""
@@ -109,7 +114,7 @@ def _against(
     return against
 
 
-def _against_reading(specifications: tuple[FileHealth, ...]) -> list[str]:
+def _find_edited_specifications(specifications: tuple[FileHealth, ...]) -> list[str]:
     return [f"{file.path}: {file.state}" for file in specifications if file.state != AS_WRITTEN]
 
 
@@ -118,19 +123,19 @@ def _method(node: Node, receipt: Receipt, engines: tuple[EngineHealth, ...], aga
     if receipt.cdi:
         kinds = ", ".join(f"{_kind(file.path)}=all" for file in receipt.specifications)
         asked_by = f"a CDI device, such as {kinds}" if kinds else "a CDI device"
-        why = said(Method.CDI, receipt.method_why)
+        why = explain_choice(Method.CDI, receipt.method_why)
         return MethodHealth(str(Method.CDI), why, asked_by, not against, tuple(against))
     handlers = {name: path for engine in receipt.engines for name, path in engine.handlers}
-    settings = engine_faults.settings_of(node, receipt)
+    settings = engine_faults.read_runtime_settings(node, receipt)
     running = [engine.live.pid for engine in engines if engine.live.pid is not None]
-    no_runtime = engine_faults.no_low_level_runtime(node, settings, running)
-    not_by = engine_faults.without_devices(node, settings, handlers)
+    no_runtime = engine_faults.describe_missing_runtimes(node, settings, running)
+    not_by = engine_faults.find_handlers_without_devices(node, settings, handlers)
     giving = [name for name in handlers if name not in not_by]
     against = [*against, *([no_runtime] if no_runtime is not None else [])]
     against += [] if giving else list(dict.fromkeys(not_by.values()))
     return MethodHealth(
         str(Method.HANDLERS),
-        said(Method.HANDLERS, receipt.method_why),
+        explain_choice(Method.HANDLERS, receipt.method_why),
         f"the handler {' or '.join(giving or handlers)}",
         not against,
         tuple(against),
@@ -150,11 +155,11 @@ def _instances(
     """Return the PID of the running instance, under either of the program's names, and that of a killed one."""
     paths = _pid_files(settings, receipt)
     theirs = other.pid if other is not None else None
-    holders = (locks.holder(node.files, path) for path in dict.fromkeys([*paths, *PID_FILES]))
+    holders = (locks.find_instance(node.files, path) for path in dict.fromkeys([*paths, *PID_FILES]))
     running = next((pid for pid in holders if pid not in (None, theirs)), None)
     if running is not None:
         return running, None
-    named = (locks.named(node.files, path) for path in paths)
+    named = (locks.read_pid(node.files, path) for path in paths)
     return None, next((pid for pid in named if pid not in (None, theirs)), None)
 
 
@@ -223,7 +228,7 @@ def _driver(node: Node, settings: Settings, *, has_gpu: bool | None) -> DriverHe
 
 
 def _toolkit(node: Node, settings: Settings, receipt: Receipt) -> ToolkitHealth:
-    damage = installed.damaged(node, settings, receipt)
+    damage = installed.find_damage(node, settings, receipt)
     missing = tuple(each.name for each in damage if each.what == installed.MISSING)
     damaged = tuple(each for each in damage if each.what != installed.MISSING)
     return ToolkitHealth(receipt.toolkit_folder, len(receipt.toolkit_files), missing, damaged, receipt.release)
@@ -240,22 +245,22 @@ def _engine(node: Node, receipt: Receipt, engine: EngineRecord, told: Mapping[st
         engine.default,
         files,
         health,
-        tuple(engine_faults.find(node, engine, live, changed)),
-        explain(node, engine, health.detail[0]) if live is None else None,
+        tuple(engine_faults.find_faults(node, engine, live, changed)),
+        explain_silence(node, engine, health.detail[0]) if live is None else None,
     )
 
 
-def _live(node: Node, receipt: Receipt, engine: EngineRecord) -> tuple[LiveHealth, Live | None]:
+def _live(node: Node, receipt: Receipt, engine: EngineRecord) -> tuple[LiveHealth, LiveState | None]:
     """Return the engine's status, and its answer, None if it gave none."""
-    adapter = adapter_of(engine.name)
-    if serving.starts_when_asked(node, engine.name, engine.socket):
+    adapter = get_adapter(engine.name)
+    if serving.is_socket_activated(node, engine.name, engine.socket):
         stopped = "it is not running, and systemd starts it as soon as anybody asks it"
         return LiveHealth(answers=False, served=None, detail=(stopped,)), None
     try:
         live = adapter.ask(node, engine.socket, _ASK_SECONDS)
     except EngineSilentError as error:
         return LiveHealth(answers=False, served=None, detail=(error.reason,)), None
-    wrong = tuple(unserved(node, receipt, engine, live))
+    wrong = tuple(find_unserved(node, receipt, engine, live))
     reads = adapter.reads_instead(node, live, {file.role: file.path for file in engine.files}) if wrong else ""
     health = LiveHealth(
         answers=True,
@@ -276,7 +281,9 @@ def _engine_file(node: Node, engine: EngineRecord, file: FileRecord, told: Mappi
     health = _file(node, file, told)
     if health.state == AS_WRITTEN:
         return health
-    return msgspec.structs.replace(health, lost=engine_faults.lost(node, engine, file, list(dict(engine.handlers))))
+    return msgspec.structs.replace(
+        health, lost=engine_faults.describe_lost_values(node, engine, file, list(dict(engine.handlers)))
+    )
 
 
 def _file(node: Node, file: FileRecord, told: Mapping[str, str]) -> FileHealth:
@@ -294,12 +301,12 @@ _STOPPED, _IN_KERNEL = "Tt", "D"
 _LEVEL = r'^(?:time="?[^" ]*"? )?level=\w+ (?:msg=)?|^\S+ dockerd\[\d+\]: '
 
 
-def explain(node: Node, engine: EngineRecord, heard: str) -> SilentEngine:
+def explain_silence(node: Node, engine: EngineRecord, heard: str) -> SilentEngine:
     """Return why an engine does not answer, as far as its process and systemd show it.
 
     `heard` is how the request ended. The lines of its log may quote its files: values that may be secret are hidden.
     """
-    process = serving.process_of(node, engine.name, engine.socket)
+    process = serving.find_process(node, engine.name, engine.socket)
     unit, told = _unit(node, engine, process)
     state = _state(process, heard)
     active = told.get("ActiveState", "")
@@ -335,7 +342,7 @@ def _state(process: Process | None, heard: str) -> ProcessState | None:
 
 def _unit(node: Node, engine: EngineRecord, process: Process | None) -> tuple[str | None, dict[str, str]]:
     """Return the engine's unit and its properties; (None, {}) if there is no unit, or systemd does not answer."""
-    units = serving.usual_units(engine.name, engine.socket)
+    units = serving.list_usual_units(engine.name, engine.socket)
     if process is not None and process.unit is not None:
         units = [process.unit]
     known = node.services.properties(units, _PROPERTIES) if units else None
@@ -352,5 +359,5 @@ def _log(node: Node, unit: str, since: str) -> tuple[str, ...]:
     lines = node.services.trouble(unit, since, _READ_LINES) if since else []
     # the unit's failure is known; the program's own lines give the reason
     own = [line for line in lines if not line.startswith((f"{unit}: ", "Failed to start "))] or lines
-    shown = (foreign_words.of_program(re.sub(_LEVEL, "", line)) for line in own[-_LOG_LINES:])
+    shown = (foreign_words.mask_program_text(re.sub(_LEVEL, "", line)) for line in own[-_LOG_LINES:])
     return tuple(" ".join(line.split())[:_LONGEST_LINE] for line in shown)

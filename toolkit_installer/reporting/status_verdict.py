@@ -210,7 +210,7 @@ class PluginHealth(msgspec.Struct, frozen=True):
     """Why the engine does not ask it, None if it does."""
 
 
-class Found(msgspec.Struct, frozen=True, kw_only=True):
+class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The status of a node as plain values, before its verdict."""
 
     version: str
@@ -250,7 +250,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
     """None if no plugin is served, or no instance waits."""
 
 
-class Health(Found, frozen=True, kw_only=True):
+class Health(NodeStatus, frozen=True, kw_only=True):
     """The answer of `status`: the node's status, and the verdict on it."""
 
     schema: int = SCHEMA
@@ -274,18 +274,18 @@ SEVERITY = list(Verdict)
 """The verdicts, the best first; a verdict's index is the exit code of `status --check`."""
 
 
-def judged(found: Found) -> Health:
+def judge_node(found: NodeStatus) -> Health:
     """Return the status with its verdict, the gravest reasons first."""
     reasons = list(_reasons(found))
     look = found.last_look
-    if reasons or look is None or not _is_over(found, look.exit_code, look.file):
+    if reasons or look is None or not _is_cause_gone(found, look.exit_code, look.file):
         reasons += _failure(found)
     reasons.sort(key=lambda reason: -SEVERITY.index(reason.verdict))
     verdict = reasons[0].verdict if reasons else Verdict.OK
     return Health(verdict=verdict, reasons=tuple(reasons), **msgspec.structs.asdict(found))
 
 
-def _reasons(found: Found) -> Iterator[Reason]:
+def _reasons(found: NodeStatus) -> Iterator[Reason]:
     """Yield the reasons why a node is not OK."""
     if found.other_installer is not None:
         what = f"another installer is at work on this node: {found.other_installer}"
@@ -293,7 +293,7 @@ def _reasons(found: Found) -> Iterator[Reason]:
         yield Reason(
             Verdict.BROKEN if harmed else Verdict.DEGRADED,
             what,
-            f"{_ONE_OF_THEM}`{_looks_again(found)}` puts ours right",
+            f"{_ONE_OF_THEM}`{_repair_command(found)}` puts ours right",
         )
     if found.running_state is ProcessState.STOPPED:
         what = f"the running instance (PID {found.running_pid}) is stopped (SIGSTOP): it looks after nothing"
@@ -302,8 +302,8 @@ def _reasons(found: Found) -> Iterator[Reason]:
         waits = found.pending_reload
         what = f"a reload of {', '.join(waits.engines)} is pending since {waits.since}: {waits.reason}"
         yield Reason(Verdict.DEGRADED, what, _WAITS)
-    if found.last_run is not None and counts(found):
-        what = f"the last `{found.last_run.command}` failed at {found.last_run.ended}: {said(found.last_run)}"
+    if found.last_run is not None and is_failure_relevant(found):
+        what = f"the last `{found.last_run.command}` failed at {found.last_run.ended}: {format_failure(found.last_run)}"
         yield Reason(Verdict.DEGRADED, what, found.last_run.remedy or _AGAIN)
     if found.state == ABSENT:
         yield from _not_installed(found)
@@ -313,33 +313,33 @@ def _reasons(found: Found) -> Iterator[Reason]:
         yield from _installed(found)
 
 
-def _failure(found: Found) -> Iterator[Reason]:
+def _failure(found: NodeStatus) -> Iterator[Reason]:
     """Yield a reason if the running instance's last inspection failed."""
     if found.last_look is not None and found.last_look.failure:
         what = f"the running instance could not do its work at {found.last_look.at}: {found.last_look.failure}"
-        yield Reason(Verdict.DEGRADED, what, f"`{_looks_again(found)}` has it try again; its log says more")
+        yield Reason(Verdict.DEGRADED, what, f"`{_repair_command(found)}` has it try again; its log says more")
 
 
-def _looks_again(found: Found) -> str:
+def _repair_command(found: NodeStatus) -> str:
     """Return the command that repairs the node: by the running instance, or by a new one."""
     return found.refresh or "toolkit-installer run"
 
 
-def _fitting(found: Found, remedy: str) -> str:
+def _adapt_remedy(found: NodeStatus, remedy: str) -> str:
     """Return a remedy in which the command `refresh` is adapted to the place of the run."""
-    return remedy.replace("`toolkit-installer refresh`", f"`{_looks_again(found)}`")
+    return remedy.replace("`toolkit-installer refresh`", f"`{_repair_command(found)}`")
 
 
-def _repair(found: Found) -> str:
-    return f"`{_looks_again(found)}` puts it right"
+def _repair(found: NodeStatus) -> str:
+    return f"`{_repair_command(found)}` puts it right"
 
 
-def _put_back(found: Found) -> str:
+def _restore_hint(found: NodeStatus) -> str:
     repairs = ", and so does --on-drift repair by itself" if found.refresh is not None else ""
-    return f"`plan` shows the difference; `{_looks_again(found)}` puts the handlers back{repairs}"
+    return f"`plan` shows the difference; `{_repair_command(found)}` puts the handlers back{repairs}"
 
 
-def counts(found: Found) -> bool:
+def is_failure_relevant(found: NodeStatus) -> bool:
     """Return whether the last run's failure is a reason for the verdict.
 
     It is not while another run is at work; nor on an installed node if the command line was mistyped, or the failure's
@@ -347,19 +347,19 @@ def counts(found: Found) -> bool:
     """
     ended = found.last_run
     mistyped = ended is not None and ended.exit_code == ExitCode.USAGE and found.state == INSTALLED
-    return ended is not None and found.running_pid is None and not mistyped and not is_over(found)
+    return ended is not None and found.running_pid is None and not mistyped and not is_cause_gone(found)
 
 
-def is_over(found: Found) -> bool:
+def is_cause_gone(found: NodeStatus) -> bool:
     """Return whether the cause of the last run's failure is gone, on an installed node without faults.
 
     That is known only for an engine that was down, and for an engine's file that could not be used.
     """
     ended = found.last_run
-    return ended is not None and _is_over(found, ended.exit_code, ended.file)
+    return ended is not None and _is_cause_gone(found, ended.exit_code, ended.file)
 
 
-def _is_over(found: Found, exit_code: int | None, file: str | None) -> bool:
+def _is_cause_gone(found: NodeStatus, exit_code: int | None, file: str | None) -> bool:
     if found.state != INSTALLED:
         return False
     managed = {file.path for engine in found.engines for file in engine.files}
@@ -367,17 +367,17 @@ def _is_over(found: Found, exit_code: int | None, file: str | None) -> bool:
     return (seen or exit_code == ExitCode.ENGINE_DOWN) and next(_installed(found), None) is None
 
 
-def said(ended: LastRun) -> str:
+def format_failure(ended: LastRun) -> str:
     """Return a run's failure as text, with the place that it names."""
     place = "" if ended.file is None else ended.file if ended.line is None else f"{ended.file}:{ended.line}"
     return f"{place}: {ended.reason}" if place else ended.reason
 
 
-def _not_installed(found: Found) -> Iterator[Reason]:
+def _not_installed(found: NodeStatus) -> Iterator[Reason]:
     if found.receipt_gone:
         receipt = found.looked_in.receipt
         what = f"{receipt} is gone, the record of what PID {found.running_pid} has installed: it cannot be reverted"
-        yield Reason(Verdict.DEGRADED, what, f"`{_looks_again(found)}` rebuilds it")
+        yield Reason(Verdict.DEGRADED, what, f"`{_repair_command(found)}` rebuilds it")
         return
     if found.has_gpu is False or found.pending_reload is not None:
         return
@@ -389,7 +389,7 @@ def _not_installed(found: Found) -> Iterator[Reason]:
         yield Reason(Verdict.DEGRADED, f"{gpu} is installed", _INSTALL)
 
 
-def _half_way(found: Found) -> Reason:
+def _half_way(found: NodeStatus) -> Reason:
     doing = "changed" if found.state == "applying" else "reverted"
     if found.running_pid is not None:
         return Reason(Verdict.DEGRADED, f"PID {found.running_pid} has the node {doing} right now", "ask again later")
@@ -397,7 +397,7 @@ def _half_way(found: Found) -> Reason:
     return Reason(Verdict.BROKEN, what, "`toolkit-installer run` finishes the work, `uninstall` reverts it")
 
 
-def _installed(found: Found) -> Iterator[Reason]:
+def _installed(found: NodeStatus) -> Iterator[Reason]:
     if found.killed_pid is not None and found.running_pid is None:
         what = f"the instance that waited here (PID {found.killed_pid}) was killed, and the node stays configured"
         yield Reason(Verdict.DEGRADED, what, "start it again, or `toolkit-installer uninstall` to revert the node")
@@ -405,7 +405,7 @@ def _installed(found: Found) -> Iterator[Reason]:
         if found.toolkit.missing:
             missing = ", ".join(found.toolkit.missing)
             yield Reason(Verdict.BROKEN, f"files are missing in {found.toolkit.folder}: {missing}", _repair(found))
-        for words, certain in together(found.toolkit.damaged):
+        for words, certain in group_damage(found.toolkit.damaged):
             verdict = Verdict.BROKEN if certain else Verdict.DEGRADED
             yield Reason(verdict, f"{found.toolkit.folder}/{words}", _repair(found))
     for engine in found.engines:
@@ -421,7 +421,7 @@ def _installed(found: Found) -> Iterator[Reason]:
     yield from _driver(found)
 
 
-def together(damaged: Iterable[Damage]) -> Iterator[tuple[str, bool]]:
+def group_damage(damaged: Iterable[Damage]) -> Iterator[tuple[str, bool]]:
     """Yield descriptions of damaged files, grouped by equal damage, and whether the damage is certain."""
     names: dict[tuple[str, bool], list[str]] = {}
     for file in damaged:
@@ -430,7 +430,7 @@ def together(damaged: Iterable[Damage]) -> Iterator[tuple[str, bool]]:
         yield f"{each[0] if len(each) == 1 else '{' + ','.join(each) + '}'}: {what}", certain
 
 
-def _driver(found: Found) -> Iterator[Reason]:
+def _driver(found: NodeStatus) -> Iterator[Reason]:
     driver = found.driver
     if driver is None:
         return
@@ -445,12 +445,12 @@ def _driver(found: Found) -> Iterator[Reason]:
         yield Reason(verdict, what, "start `run` again, with --driver-root auto or the right one")
 
 
-def _engine(found: Found, engine: EngineHealth) -> Iterator[Reason]:
+def _engine(found: NodeStatus, engine: EngineHealth) -> Iterator[Reason]:
     for fault in engine.faults:
         if fault.stops:
             starts = "" if engine.live.answers else f", then `systemctl restart {_unit(engine)}`"
             why = f"; {engine.name} cannot start with it" if fault.path is not None else ""
-            remedy = f"{_fitting(found, fault.remedy)}{starts}"
+            remedy = f"{_adapt_remedy(found, fault.remedy)}{starts}"
             yield Reason(Verdict.BROKEN, f"{engine.name}: {fault.what}{why}", remedy)
     detail = "; ".join(engine.live.detail)
     # a run refuses a file that cannot be parsed, so it restores nothing there
@@ -465,15 +465,17 @@ def _engine(found: Found, engine: EngineHealth) -> Iterator[Reason]:
         yield Reason(Verdict.BROKEN, what, remedy)
     elif not engine.live.served and changed:
         # the engine reads the changed file, so a restart does not help
-        yield Reason(Verdict.BROKEN, f"{engine.name}: {detail}; {'; '.join(map(_change, changed))}", _put_back(found))
+        yield Reason(
+            Verdict.BROKEN, f"{engine.name}: {detail}; {'; '.join(map(_change, changed))}", _restore_hint(found)
+        )
     elif not engine.live.served:
         what = f"{engine.name} does not serve what its files say: {detail}"
         yield Reason(Verdict.BROKEN, what, "it has to take its configuration over: restart it, or start `run` again")
     for fault in engine.faults:
         if not fault.stops:
-            yield Reason(Verdict.DEGRADED, f"{engine.name}: {fault.what}", _fitting(found, fault.remedy))
+            yield Reason(Verdict.DEGRADED, f"{engine.name}: {fault.what}", _adapt_remedy(found, fault.remedy))
     if engine.live.served is not False or engine.live.reads is not None:
-        yield from (Reason(Verdict.DEGRADED, _change(file), _put_back(found)) for file in changed)
+        yield from (Reason(Verdict.DEGRADED, _change(file), _restore_hint(found)) for file in changed)
 
 
 def _change(file: FileHealth) -> str:

@@ -21,8 +21,8 @@ from toolkit_installer import foreign_words
 from toolkit_installer.documents import diff
 from toolkit_installer.documents.masking import mask
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import Inspection, Live
+from toolkit_installer.engines.adapters import get_adapter
+from toolkit_installer.engines.api import Inspection, LiveState
 from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.target import EngineTarget
@@ -39,7 +39,7 @@ from toolkit_installer.toolkit import wrappers
 LOG_LINES = 300
 _OWN_UNIT = "toolkit-installer.service"
 _KUBELET_UNIT = "kubelet.service"
-_OF_OTHERS = frozenset({"ours", "prior", "xattrs", "sha256", "written"})
+_SECRET_FIELDS = frozenset({"ours", "prior", "xattrs", "sha256", "written"})
 """Fields of the receipt with parts of engines' files, or with digests, against which passwords could be tried."""
 
 ABOUT = """This is a report of toolkit-installer about one node, for whoever is to find out what is wrong with it.
@@ -72,14 +72,14 @@ class Part(enum.Enum):
 
 
 _SHOWN: Mapping[Part, Callable[[str], str]] = {
-    Part.OWN: foreign_words.own,
+    Part.OWN: foreign_words.mask_own_text,
     Part.CLEAN: str,
     Part.FILE: mask,
-    Part.WORDS: foreign_words.of_program,
+    Part.WORDS: foreign_words.mask_program_text,
 }
 
 
-class Gathering:
+class BundleTexts:
     """A collection of a report's texts, by file name, and of those that could not be made."""
 
     def __init__(self) -> None:
@@ -103,18 +103,18 @@ class Gathering:
         return {"README.txt": ABOUT, **{name: _SHOWN[part](text) for name, (part, text) in self.texts.items()}}
 
 
-def would_be_started(node: Node, settings: Settings, receipt: Receipt | None) -> str | None:
+def explain_blocked_queries(node: Node, settings: Settings, receipt: Receipt | None) -> str | None:
     """Return why the engines must not be queried: a request would start one that was stopped. None: all may be."""
     sockets = {(record.name, record.socket) for record in (receipt.asked() if receipt is not None else ())}
     asked = settings.asked_of(EngineName.DOCKER).socket
     sockets.add((EngineName.DOCKER, asked or registry.usual_row(EngineName.DOCKER).socket))
-    stopped = sorted(socket for name, socket in sockets if serving.starts_when_asked(node, name, socket))
+    stopped = sorted(socket for name, socket in sockets if serving.is_socket_activated(node, name, socket))
     if not stopped:
         return None
     return f"the engine on {', '.join(stopped)} does not run, and systemd would start it for whoever asks it"
 
 
-def gather(node: Node, settings: Settings, store: ReceiptStore, gathering: Gathering) -> None:
+def collect_parts(node: Node, settings: Settings, store: ReceiptStore, gathering: BundleTexts) -> None:
     """Add all parts to `gathering` that need only the node."""
     receipt: Receipt | None = None
     try:
@@ -123,7 +123,9 @@ def gather(node: Node, settings: Settings, store: ReceiptStore, gathering: Gathe
         gathering.missing["receipt.txt"] = str(error)
     gathering.add("about.json", Part.OWN, lambda: _json(_about(node)))
     gathering.add(
-        "kernel.txt", Part.WORDS, lambda: "".join(f"=== {name}\n{text}\n" for name, text in machine.facts().items())
+        "kernel.txt",
+        Part.WORDS,
+        lambda: "".join(f"=== {name}\n{text}\n" for name, text in machine.collect_facts().items()),
     )
     gathering.add("receipt.txt", Part.OWN, lambda: _json(_receipt(receipt)) if receipt is not None else None)
     folder = receipt.toolkit_folder if receipt is not None else settings.toolkit.folder
@@ -135,11 +137,11 @@ def gather(node: Node, settings: Settings, store: ReceiptStore, gathering: Gathe
 
 
 def _engines(
-    node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt | None, gathering: Gathering
+    node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt | None, gathering: BundleTexts
 ) -> list[str]:
     """Add each engine's answer and files; return the units that may run them."""
     targets: tuple[EngineTarget, ...] = ()
-    stopped = would_be_started(node, settings, receipt)
+    stopped = explain_blocked_queries(node, settings, receipt)
     try:
         recorded = [each.name for each in receipt.asked()] if receipt is not None else []
         targets = decide.detect(node, settings, recorded=recorded) if stopped is None else ()
@@ -151,7 +153,7 @@ def _engines(
     for target in targets:
         units += target.distribution.units if target.distribution is not None else ()
         try:
-            inspection = adapter_of(target.name).inspect(node, target)
+            inspection = get_adapter(target.name).inspect(node, target)
         except InstallerError as error:
             gathering.missing[f"engines/{target.name}"] = str(error)
             continue
@@ -165,7 +167,7 @@ def _engines(
     return units
 
 
-def _inspected(place: str, inspection: Inspection, gathering: Gathering) -> None:
+def _inspected(place: str, inspection: Inspection, gathering: BundleTexts) -> None:
     """Add an engine's answer and its files, including imported ones."""
     answer = _live(inspection.live) if inspection.live is not None else {"silent": inspection.silence}
     gathering.add(f"{place}/answer.json", Part.OWN, lambda: _json({"socket": inspection.socket, **answer}))
@@ -174,7 +176,7 @@ def _inspected(place: str, inspection: Inspection, gathering: Gathering) -> None
         gathering.add(f"{place}/files{path}", Part.FILE, partial(_text, content))
 
 
-def _live(live: Live) -> dict[str, Any]:
+def _live(live: LiveState) -> dict[str, Any]:
     process = live.process
     return {
         "version": live.version,
@@ -188,14 +190,14 @@ def _live(live: Live) -> dict[str, Any]:
 def _change(node: Node, store: ReceiptStore, file: FileRecord) -> str | None:
     """Return the difference between a file and its version before the installation."""
     before = store.original(file.before) if file.before is not None else None
-    return diff.unified(file.path, before, node.files.content(file.path)) or None
+    return diff.format_diff(file.path, before, node.files.content(file.path)) or None
 
 
 def _about(node: Node) -> dict[str, Any]:
     release = node.files.content("/etc/os-release") or node.files.content("/usr/lib/os-release")
     return {
-        "toolkit-installer": versions.own(),
-        "payload": versions.image_payload(),
+        "toolkit-installer": versions.own_version(),
+        "payload": versions.describe_image_payload(),
         "python": sys.version,
         "made": machine.text(machine.now()),
         "node root": node.root.folder,
@@ -204,7 +206,7 @@ def _about(node: Node) -> dict[str, Any]:
 
 
 def _receipt(receipt: Receipt) -> object:
-    return _without(json.loads(schema.encode(receipt)), _OF_OTHERS)
+    return _without(json.loads(schema.encode(receipt)), _SECRET_FIELDS)
 
 
 def _without(value: Any, names: Iterable[str]) -> Any:
@@ -245,7 +247,7 @@ _CUT = "(the beginning was cut off)\n"
 _MODE = 0o600
 
 
-def shown(text: str) -> str:
+def truncate_text(text: str) -> str:
     """Return a text for the bundle: at most its last LONGEST characters."""
     return text if len(text) <= LONGEST else _CUT + text[-LONGEST:]
 
@@ -261,7 +263,7 @@ def archive(texts: Mapping[str, str], when: float) -> bytes:
         tarfile.open(fileobj=compressed, mode="w", format=tarfile.PAX_FORMAT) as tar,
     ):
         for name in sorted(texts):
-            content = shown(texts[name]).encode(errors="backslashreplace")
+            content = truncate_text(texts[name]).encode(errors="backslashreplace")
             member = tarfile.TarInfo(f"{FOLDER}/{name.lstrip('/')}")
             member.size, member.mtime, member.mode = len(content), int(when), _MODE
             tar.addfile(member, io.BytesIO(content))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from toolkit_installer.errors import InstallerError
-from toolkit_installer.kubernetes.node_state import ReportMemory
+from toolkit_installer.kubernetes.node_state import SavedReports
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt
-from toolkit_installer.reporting.metrics_text import Counted
+from toolkit_installer.reporting.metrics_text import Counts
 from toolkit_installer.settings import Settings
 from toolkit_installer.waiting.readiness import Readiness
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from toolkit_installer.reporting.metrics import MetricsReport
 
 
-class Telling:
+class RunReports:
     """A sender of the node's status to the cluster and to metrics; without either it imports and does nothing."""
 
     def __init__(self, settings: Settings, node: Node) -> None:
@@ -94,12 +94,12 @@ class Telling:
         return self.metrics.watched() if self.metrics is not None else []
 
     @property
-    def report_memory(self) -> ReportMemory | None:
+    def report_memory(self) -> SavedReports | None:
         """What the cluster was told, None where nothing is reported to it."""
         return self.report.saved if self.report is not None else None
 
     @property
-    def counted(self) -> Counted | None:
+    def counted(self) -> Counts | None:
         """What the metrics count, None without metrics."""
         return self.metrics.counted if self.metrics is not None else None
 
@@ -109,7 +109,7 @@ class Telling:
         return self.metrics.process if self.metrics is not None else None
 
     def restore(
-        self, report: ReportMemory | None, counted: Counted | None, metrics_process: tuple[int, int] | None
+        self, report: SavedReports | None, counted: Counts | None, metrics_process: tuple[int, int] | None
     ) -> None:
         """Restore what a run saved before it waited."""
         if self.report is not None and report is not None:

@@ -17,7 +17,7 @@ _REVISION_FILE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "revis
 _LONGEST = 200
 
 
-def own() -> str:
+def own_version() -> str:
     """Return this program's version, with the commit that it was built from if that is known."""
     try:
         with open(_REVISION_FILE, encoding="ascii", newline="\n", errors="replace") as file:
@@ -27,7 +27,7 @@ def own() -> str:
     return f"{__version__} (revision {revision})" if re.fullmatch("[0-9a-f]{7,64}", revision) else __version__
 
 
-def said_by(root: str, runtime: str) -> str | None:
+def read_runtime_version(root: str, runtime: str) -> str | None:
     """Return the output of the payload's runtime for `--version`, None if it cannot be run here.
 
     `root` is the payload's folder as the installer sees it, `runtime` the program's path below it.
@@ -38,13 +38,13 @@ def said_by(root: str, runtime: str) -> str | None:
         return None  # built for another node
 
 
-def image_payload() -> str:
+def describe_image_payload() -> str:
     """Return one line about the payload in the image, or that there is none."""
     try:
         root = payload.source_root(None, "auto", node_has_rpm=False, exists=os.path.isdir)
     except PayloadError:
         return "payload: none in /artifacts"
     path = f"{payload.PROGRAM_FOLDERS[0]}/{payload.RUNTIMES[0]}"
-    said = said_by(root, path) if Tree(root).is_executable(path) else None
-    release = None if said is None else security.release(said)
+    said = read_runtime_version(root, path) if Tree(root).is_executable(path) else None
+    release = None if said is None else security.parse_release(said)
     return f"payload: NVIDIA container toolkit {release or 'of an unknown release'} in {root}"

@@ -9,8 +9,8 @@ import msgspec
 
 from toolkit_installer import __version__, log
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.adapters import adapter_of
-from toolkit_installer.engines.api import Engine, Inspection, Recorded
+from toolkit_installer.engines.adapters import get_adapter
+from toolkit_installer.engines.api import Engine, Inspection, RecordedFile
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.engines.target import EngineTarget
@@ -24,14 +24,14 @@ from toolkit_installer.toolkit import layout, wrappers
 from toolkit_installer.toolkit.payload import RUNTIMES
 
 
-class Left(msgspec.Struct, frozen=True):
+class Leftovers(msgspec.Struct, frozen=True):
     """The leftovers as a receipt (None: none found), and the errors about unreadable files that name the toolkit."""
 
     receipt: Receipt | None
     failures: tuple[ConfigurationError, ...] = ()
 
 
-def leftovers(node: Node, settings: Settings) -> Left:
+def find_leftovers(node: Node, settings: Settings) -> Leftovers:
     """Return the leftovers: entries and files in the toolkit folder that no receipt records count as ours.
 
     Inspects the engines that the settings name, else all. An engine that cannot be read does not keep the others from
@@ -41,7 +41,7 @@ def leftovers(node: Node, settings: Settings) -> Left:
     records: list[EngineRecord] = []
     taken: list[str] = []
     failures: list[ConfigurationError] = []
-    for adapter in map(adapter_of, settings.runtimes or registry.names()):
+    for adapter in map(get_adapter, settings.runtimes or registry.names()):
         try:
             target = _target(node, settings, adapter)
             inspection = adapter.inspect(node, target)
@@ -51,13 +51,15 @@ def leftovers(node: Node, settings: Settings) -> Left:
         else:
             records += [] if record is None else [record]
             taken += other_installer.in_files([(file.path, file.content) for file in inspection.files], folder)
-    return Left(_receipt(node, settings, tuple(records), taken), tuple(failures))
+    return Leftovers(_receipt(node, settings, tuple(records), taken), tuple(failures))
 
 
 def _failure(node: Node, folder: str, adapter: Engine, error: ConfigurationError) -> list[ConfigurationError]:
     """Return the error if its file names the toolkit; else log it and return none, as it does not concern us."""
     path = error.path
-    if path is not None and any(each.file == path for each in files_naming.naming(node, folder, known=[path])):
+    if path is not None and any(
+        each.file == path for each in files_naming.find_naming_files(node, folder, known=[path])
+    ):
         return [error]
     log.get().warning(
         "Left the engine alone: its files cannot be read, and they do not name the toolkit",
@@ -73,10 +75,10 @@ def _failure(node: Node, folder: str, adapter: Engine, error: ConfigurationError
 def _receipt(node: Node, settings: Settings, engines: tuple[EngineRecord, ...], taken: Sequence[str]) -> Receipt | None:
     """Return a receipt for these engines and the files in the toolkit's folder, None if there are neither."""
     folder = settings.toolkit.folder
-    names = layout.known(node.files.list(folder))
+    names = layout.find_installer_files(node.files.list(folder))
     inner = [name for name in (wrappers.CONFIG_NAME,) if node.files.is_file(posixpath.join(folder, name))]
-    specification = installed.recognised(node, settings.toolkit.cdi.path, folder)
-    if specification is not None and not engines and _left_by_us(node, folder):
+    specification = installed.recognize_specification(node, settings.toolkit.cdi.path, folder)
+    if specification is not None and not engines and _is_left_by_us(node, folder):
         specification = None
     if not engines and not names and not inner and specification is None:
         return None
@@ -98,7 +100,7 @@ def _receipt(node: Node, settings: Settings, engines: tuple[EngineRecord, ...], 
     )
 
 
-def _left_by_us(node: Node, folder: str) -> bool:
+def _is_left_by_us(node: Node, folder: str) -> bool:
     """Return whether the toolkit in `folder` is this installer's own.
 
     The caller has found no receipt and no engine that names it: then a finished cleanup left the toolkit on purpose,
@@ -123,13 +125,13 @@ def _engine(target: EngineTarget, inspection: Inspection, adapter: Engine, folde
     """Return a record of the engine's files that name something of ours, or None. Raises ConfigurationError."""
     if not any(folder.encode() in (file.content or b"") for file in inspection.files):
         for file in inspection.files:
-            adapter.without_us(file, Recorded(), folder)  # raises for a broken file, although it is not ours
+            adapter.without_us(file, RecordedFile(), folder)  # raises for a broken file, although it is not ours
         return None
     recognised = adapter.recognised(inspection, folder)
     files = []
     for file in reversed(inspection.files):  # revert the importing files before the imported ones
         ownership = recognised.get(file.path, Ownership())
-        if adapter.without_us(file, Recorded(ownership=ownership), folder).base != file.content:
+        if adapter.without_us(file, RecordedFile(ownership=ownership), folder).base != file.content:
             files.append(memory.adopted(adapter, file, ownership))
     if not files:
         return None

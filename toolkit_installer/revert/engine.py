@@ -11,33 +11,33 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.applying import files, impact
 from toolkit_installer.applying.reload import NotServedError, Switch, Switcher
-from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.api import (
     DesiredState,
     Engine,
     EngineFile,
     EngineSilentError,
     Inspection,
-    Live,
-    Recorded,
+    LiveState,
+    RecordedFile,
     Reload,
 )
 from toolkit_installer.engines.common import losses
-from toolkit_installer.engines.common.serving import EngineBrokenError, process_of
-from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.engines.common.serving import EngineBrokenError, find_process
+from toolkit_installer.engines.ownership import is_beneath
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError
 from toolkit_installer.node import signals, sockets
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.signals import Attention
+from toolkit_installer.node.signals import SignalCollector
 from toolkit_installer.planning import prepare
-from toolkit_installer.planning.observe import read_since, records_of
+from toolkit_installer.planning.observe import has_read_files, load_records
 from toolkit_installer.planning.plan import EngineWork
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
 
-_ASK_SECONDS = 5.0
+_QUERY_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
 _UNINSTALL = "then run `toolkit-installer uninstall`"
 _RUN_AGAIN = "then start this run again"
@@ -50,7 +50,7 @@ class EngineReverter:
         self,
         node: Node,
         store: ReceiptStore,
-        attention: Attention,
+        attention: SignalCollector,
         seconds: float,
         asked_of: Callable[[EngineName], EngineSettings] = lambda _name: EngineSettings(),
         *,
@@ -84,7 +84,7 @@ class EngineReverter:
             name for name in receipt.cdi_switched if record.reload is ReloadMode.NONE or name != record.name
         )
         receipt = msgspec.structs.replace(receipt, state=State.INSTALLED, engines=engines, cdi_switched=switched)
-        receipt = files.without_needless(self.node, receipt, self.store.folder)
+        receipt = files.remove_needless_folders(self.node, receipt, self.store.folder)
         self.store.save(receipt, {})
         self.store.tidy(receipt)
         return receipt
@@ -96,10 +96,12 @@ class EngineReverter:
 
         `then` says what to do once the pods that prevented it are deleted.
         """
-        engine = adapter_of(record.name)
+        engine = get_adapter(record.name)
         originals: dict[str, bytes] = {}
         record, work = self._work(receipt, record, originals, staying)
-        prepare.refuse(self.node, work, prepare.handlers_of_ours(receipt.toolkit_folder, record, staying), then)
+        prepare.refuse_stranding(
+            self.node, work, prepare.handlers_of_ours(receipt.toolkit_folder, record, staying), then
+        )
         copied = self._with_copies(engine, receipt, record)
         if copied != record:
             record = copied
@@ -140,7 +142,7 @@ class EngineReverter:
         """Raise ConfigurationError if `retire` would because pods need a handler that it removes."""
         is_ours = prepare.handlers_of_ours(receipt.toolkit_folder, record)
         _, work = self._work(receipt, record, {})
-        prepare.refuse(self.node, work, is_ours, _RUN_AGAIN)
+        prepare.refuse_stranding(self.node, work, is_ours, _RUN_AGAIN)
 
     def _with_copies(self, engine: Engine, receipt: Receipt, record: EngineRecord) -> EngineRecord:
         """Return the record plus the files into which another program copied our handlers, without a receipt.
@@ -157,7 +159,7 @@ class EngineReverter:
             copies = [
                 (file, ownership)
                 for file, ownership in others
-                if engine.without_us(file, Recorded(), folder).base != file.content
+                if engine.without_us(file, RecordedFile(), folder).base != file.content
             ]
         except ConfigurationError as error:
             log.get().debug("Looking in the recorded files alone", engine=record.name, reason=error.reason)
@@ -181,7 +183,7 @@ class EngineReverter:
         returned record. `staying`: handlers that are kept. The backups that the files are restored from are added to
         `originals`. Raises as `_ask` does; ConfigurationError.
         """
-        engine = adapter_of(record.name)
+        engine = get_adapter(record.name)
         live = self._ask(engine, record)
         handlers = dict(record.handlers).keys() - set(staying)
         if handlers and not self._others_serve:  # the other installer's handlers may have the same names
@@ -189,16 +191,16 @@ class EngineReverter:
             others = engine.others_naming(self.node, live, known, handlers, dict(record.defaults))
             added = tuple(memory.adopted(engine, file, ownership) for file, ownership in others)
             record = msgspec.structs.replace(record, files=(*record.files, *added))
-        remembered = records_of(engine, record, self.store, originals)
+        remembered = load_records(engine, record, self.store, originals)
         desired = []
-        with losses.kept_copies_named(remembered):
+        with losses.name_backups_in_errors(remembered):
             for file in reversed(record.files):
                 present = EngineFile(file.role, *self.node.locate_file(file.path))  # it may be a symlink by now
                 desired.append(engine.without_us(present, remembered[file.path], receipt.toolkit_folder))
         inspection = Inspection(record.socket, tuple(wanted.file for wanted in desired), live)
         return record, EngineWork(record.name, inspection, DesiredState(tuple(desired), {}, None))
 
-    def _ask(self, engine: Engine, record: EngineRecord) -> Live | None:
+    def _ask(self, engine: Engine, record: EngineRecord) -> LiveState | None:
         """Query the engine; wait for one that runs and is slow, but not for one that is down.
 
         Raises EngineDownError if it hangs: it may offer the handlers as soon as it recovers.
@@ -208,11 +210,11 @@ class EngineReverter:
         deadline = time.monotonic() + self.switcher.seconds
         while True:
             try:
-                return engine.ask(self.node, record.socket, _ASK_SECONDS)
+                return engine.ask(self.node, record.socket, _QUERY_SECONDS)
             except EngineSilentError as error:
                 hangs = not isinstance(error, EngineBrokenError) and (
-                    process_of(self.node, record.name, record.socket) is not None
-                    or sockets.listens(self.node.root, record.socket)
+                    find_process(self.node, record.name, record.socket) is not None
+                    or sockets.is_listening(self.node.root, record.socket)
                 )
                 if hangs and self._awaits_us(record):
                     raise EngineDownError(
@@ -240,7 +242,7 @@ class EngineReverter:
     def _awaits_us(self, record: EngineRecord) -> bool:
         """Return whether the engine, whose restart was requested, waits for this process to end."""
         awaiting = self.switcher.attention.awaited_by
-        return awaiting is not None and process_of(self.node, record.name, record.socket) == awaiting
+        return awaiting is not None and find_process(self.node, record.name, record.socket) == awaiting
 
     def _reload(self, engine: Engine, record: EngineRecord, inspection: Inspection) -> Reload:
         """Choose how to reload; cleanup goes on even if the engine cannot be reloaded."""
@@ -261,11 +263,11 @@ class EngineReverter:
     def _switch(self, work: EngineWork, reload: Reload, receipt: Receipt) -> None:
         toolkit_folder = receipt.toolkit_folder
 
-        def wrong(now: Live) -> list[str]:
+        def wrong(now: LiveState) -> list[str]:
             return [
                 f"it still lists the handler {name}, which runs {path}"
                 for name, path in now.handlers.items()
-                if beneath(path, toolkit_folder) and name not in now.own and not self._others_serve
+                if is_beneath(path, toolkit_folder) and name not in now.own and not self._others_serve
             ]
 
         live = work.inspection.live
@@ -273,9 +275,9 @@ class EngineReverter:
             reload = Reload(ReloadMode.NONE)
         if reload.mode is not ReloadMode.NONE:
             with signals.deferred():  # a revert is always completed
-                impact.tell(self.node, work.name, work.inspection, reload, toolkit_folder)
+                impact.log_impact(self.node, work.name, work.inspection, reload, toolkit_folder)
         switch = Switch(
-            adapter_of(work.name),
+            get_adapter(work.name),
             work.inspection,
             work.desired.files,
             reload,
@@ -296,7 +298,7 @@ def _has_cdi_of_ours(work: EngineWork, reload: Reload, receipt: Receipt) -> bool
     live = work.inspection.live
     on = live is not None and bool(live.cdi_folders)
     switched = on and reload.restarts and work.name in receipt.cdi_switched
-    return switched and not read_since(work.inspection, receipt.engine(work.name))
+    return switched and not has_read_files(work.inspection, receipt.engine(work.name))
 
 
 def _failure(name: EngineName, error: NotServedError) -> EngineRejectedError | EngineDownError:

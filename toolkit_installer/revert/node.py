@@ -10,7 +10,7 @@ import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.applying import files
-from toolkit_installer.applying.files import undisturbed
+from toolkit_installer.applying.files import retry_if_changed
 from toolkit_installer.errors import InstallerError, gravest
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning import files_naming, installed, other_installer, toolkit_users
@@ -22,7 +22,7 @@ from toolkit_installer.receipt.schema import AS_BEFORE, AS_WRITTEN, EngineRecord
 from toolkit_installer.revert.engine import EngineReverter
 from toolkit_installer.settings import EngineName
 
-_OURS = frozenset({AS_WRITTEN, AS_BEFORE})
+_OUR_STATES = frozenset({AS_WRITTEN, AS_BEFORE})
 """The states of a file that no other installer has written."""
 
 
@@ -61,17 +61,17 @@ def revert_recorded(
     if receipt.state is not State.INSTALLED:
         _flush(node, receipt)
     found = receipt  # unchanged: only by its state may files beside the engines' count as a killed run's
-    receipt = _without_engines_of_others(node, receipt)
+    receipt = _drop_others_engines(node, receipt)
     failures = []
     left: list[EngineRecord] = []
     for record in reversed(receipt.engines):
-        if other is not None and _left(node, record.files, other, record.name):
+        if other is not None and _find_others_files(node, record.files, other, record.name):
             left.insert(0, record)
             continue
         try:
             recover.refuse_strangers(node, found, [file.path for file in record.files])
             recover.recover_engine(node, record, store.folder)
-            receipt = undisturbed(partial(_revert_engine, engines, receipt, record))
+            receipt = retry_if_changed(partial(_revert_engine, engines, receipt, record))
         except InstallerError as failure:
             log.get().error(
                 "The handlers could not be taken back",
@@ -87,7 +87,7 @@ def revert_recorded(
         raise gravest(failures)
     theirs: tuple[FileRecord, ...] = ()
     if other is not None:
-        paths = _left(node, receipt.specifications, other)
+        paths = _find_others_files(node, receipt.specifications, other)
         theirs = tuple(file for file in receipt.specifications if file.path in paths)
         ours = tuple(file for file in receipt.specifications if file.path not in paths)
         receipt = msgspec.structs.replace(receipt, specifications=ours)
@@ -102,33 +102,33 @@ def revert_recorded(
         store.save(kept, {})
         return Remainder(toolkit_stays=True, unseen=tuple(engines.switcher.unseen), other=other)
     folder = receipt.toolkit_folder
-    known = (*files_naming.known_files(receipt), *known)
-    named = () if keep_toolkit else files_naming.naming(node, folder, known=known)
+    known = (*files_naming.list_recorded_files(receipt), *known)
+    named = () if keep_toolkit else files_naming.find_naming_files(node, folder, known=known)
     if named:
         # keep the whole record: without it, the leftovers would be taken for an older installer's, and all removed
         store.save(msgspec.structs.replace(receipt, state=State.REVERTING), {})
         return Remainder(toolkit_stays=True, unseen=tuple(engines.switcher.unseen), named=named)
     # another program's specification is generated anew: no record is needed for it
-    specified = () if keep_toolkit else files_naming.in_specifications(node, folder)
-    stays = bool(keep_toolkit or specified or toolkit_users.held(node, folder, receipt.engines))
+    specified = () if keep_toolkit else files_naming.find_naming_specifications(node, folder)
+    stays = bool(keep_toolkit or specified or toolkit_users.is_still_needed(node, folder, receipt.engines))
     if stays:
         log.get().info("Left the toolkit in place", key="toolkit-left", folder=folder)
     else:
-        files.remove_all(node, receipt)
+        files.remove_toolkit_files(node, receipt)
         log.get().info("Removed the toolkit", key="toolkit-removed", folder=folder)
     # before the receipt goes, so that a killed run is finished by the next; its own folder's parents go after it
     files.remove_folders(node, receipt, store)
     return Remainder(stays, tuple(engines.switcher.unseen), specified, recorded=False, other=other)
 
 
-def _left(
+def _find_others_files(
     node: Node, files: Sequence[FileRecord], other: OtherInstaller, engine: EngineName | None = None
 ) -> tuple[str, ...]:
     """Log and return the files that are not as we wrote them: another running installer owns them now.
 
     An engine's files depend on each other: if one stays, all stay.
     """
-    left = tuple(file.path for file in files if memory.state_of(node, file) not in _OURS)
+    left = tuple(file.path for file in files if memory.state_of(node, file) not in _OUR_STATES)
     if left:
         log.get().warning(
             "Left to another installer: the files are not as this one wrote them",
@@ -140,7 +140,7 @@ def _left(
     return left
 
 
-def _without_engines_of_others(node: Node, receipt: Receipt) -> Receipt:
+def _drop_others_engines(node: Node, receipt: Receipt) -> Receipt:
     """Return the receipt without the engines whose files another installation wrote while this one was half done.
 
     They run the other installation's programs and none of ours. The other one restores them when it is reverted.
@@ -154,7 +154,9 @@ def _without_engines_of_others(node: Node, receipt: Receipt) -> Receipt:
             engines.append(record)  # its own revert reports that, after the other engines are reverted
             continue
         contents = [each.content for each in found if each is not None]
-        named = [each for content in contents for each in other_installer.installations_named(node, content, folder)]
+        named = [
+            each for content in contents for each in other_installer.find_named_installations(node, content, folder)
+        ]
         if not named or any(f"{folder}/".encode() in content for content in contents):
             engines.append(record)
             continue
@@ -183,7 +185,7 @@ def _revert_engine(engines: EngineReverter, receipt: Receipt, record: EngineReco
 def _revert_specifications(engines: EngineReverter, receipt: Receipt) -> Receipt:
     """Revert the CDI specifications; return the receipt with the facts found meanwhile."""
     seen = installed.read_specifications(engines.node, engines.store, [file.path for file in receipt.specifications])
-    works = [installed.reverted(seen, file, receipt.toolkit_folder) for file in receipt.specifications]
+    works = [installed.plan_revert(seen, file, receipt.toolkit_folder) for file in receipt.specifications]
     if not works:
         return receipt
     files = (installed.recorded(work, file) for work, file in zip(works, receipt.specifications, strict=True))

@@ -15,7 +15,7 @@ import time
 import msgspec
 
 from toolkit_installer import log
-from toolkit_installer.applying.files import undisturbed
+from toolkit_installer.applying.files import retry_if_changed
 from toolkit_installer.applying.reload_gate import ReloadBudget
 from toolkit_installer.engines import registry
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, gravest
@@ -24,7 +24,7 @@ from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.root import NodeError
-from toolkit_installer.node.signals import Attention
+from toolkit_installer.node.signals import SignalCollector
 from toolkit_installer.planning import files_naming, other_installer
 from toolkit_installer.receipt import trust
 from toolkit_installer.receipt.schema import Receipt, State
@@ -45,7 +45,7 @@ def finish_uninstall(settings: Settings, node: Node, store: ReceiptStore, pid_fi
         store.take_request()
     recorded = trust.load(node, store)
     # with a receipt, nothing else counts as an installer's leftovers: it may be the operator's own
-    left = adopt.leftovers(node, settings) if recorded is None else adopt.Left(recorded)
+    left = adopt.find_leftovers(node, settings) if recorded is None else adopt.Leftovers(recorded)
     receipt = left.receipt
     if receipt is None:
         # the leftovers of a run that was killed before its receipt was written, or after it was removed
@@ -60,7 +60,7 @@ def finish_uninstall(settings: Settings, node: Node, store: ReceiptStore, pid_fi
         log.get().info("Nothing is installed", key="nothing-installed", folder=settings.toolkit.folder)
         return
     store.prepare()
-    remainder = revert(settings, node, store, receipt, Attention(), keep_toolkit=settings.keep_toolkit)
+    remainder = revert(settings, node, store, receipt, SignalCollector(), keep_toolkit=settings.keep_toolkit)
     if remainder.named and remainder.recorded and recorded is None:
         store.clear()  # without a receipt, the next run finds the same again, including engines that were not named
         remainder = msgspec.structs.replace(remainder, recorded=False)
@@ -71,7 +71,7 @@ def finish_uninstall(settings: Settings, node: Node, store: ReceiptStore, pid_fi
         raise gravest(left.failures)
     if recorded is not None:
         forgive_reloads(settings, node, recorded)
-    say_done(receipt, remainder)
+    log_result(receipt, remainder)
 
 
 def forgive_reloads(settings: Settings, node: Node, receipt: Receipt) -> None:
@@ -83,17 +83,17 @@ def forgive_reloads(settings: Settings, node: Node, receipt: Receipt) -> None:
         ReloadBudget(node.files, receipt.pid_file, settings.reload_budget).forgive()
 
 
-def say_done(receipt: Receipt, remainder: Remainder) -> None:
+def log_result(receipt: Receipt, remainder: Remainder) -> None:
     """Log what a finished cleanup left on the node. Raises StillNamedError if engines' files name the toolkit."""
     if remainder.named:
-        raise files_naming.refuse_removal(remainder.named, recorded=remainder.recorded)
+        raise files_naming.build_refusal(remainder.named, recorded=remainder.recorded)
     if remainder.unseen:
         log.get().info(
             "systemd starts the engine again once this process has ended",
             key="engine-left-to-systemd",
             engine=", ".join(remainder.unseen),
         )
-    gone = other_installer.gone(receipt, toolkit_stays=remainder.toolkit_stays)
+    gone = other_installer.list_gone(receipt, toolkit_stays=remainder.toolkit_stays)
     for words in gone:
         log.get().info("Gone for good, as another installer had left it", key="leftover-gone", what=words)
     if remainder.other is not None:
@@ -120,7 +120,7 @@ def say_done(receipt: Receipt, remainder: Remainder) -> None:
 def _remove_pid_file(node: Node, path: str) -> None:
     """Remove the PID file of a dead run, if it can be locked as a PID file."""
     try:
-        locks.remove_dead(node.files, path)
+        locks.remove_stale(node.files, path)
     except ConfigurationError as error:
         log.get().warning(
             "Left the PID file that the receipt names", key="pid-file-left", file=path, reason=error.reason
@@ -132,10 +132,16 @@ def _remove_pid_file(node: Node, path: str) -> None:
 
 
 def revert(  # the inputs of a cleanup
-    settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt, attention: Attention, *, keep_toolkit: bool
+    settings: Settings,
+    node: Node,
+    store: ReceiptStore,
+    receipt: Receipt,
+    attention: SignalCollector,
+    *,
+    keep_toolkit: bool,
 ) -> Remainder:
     """Revert what the receipt records. Raises as `revert_recorded` does, except ChangedMeanwhileError."""
-    other = other_installer.found(node, settings.toolkit.install_dir)
+    other = other_installer.find_running(node, settings.toolkit.install_dir)
     own = [settings.asked_of(name) for name in registry.names()]
     known = [path for each in own for path in (each.config, each.drop_in) if path is not None]
 
@@ -148,7 +154,7 @@ def revert(  # the inputs of a cleanup
         return revert_recorded(engines, recorded, keep_toolkit=keep_toolkit, known=known, other=other)
 
     with signals.deferred():  # a revert is completed, however often the program is told to stop
-        return undisturbed(work)
+        return retry_if_changed(work)
 
 
 REMOVE = b"remove\n"
@@ -163,7 +169,7 @@ _PROGRAMS = frozenset(Program)
 """The names of other installers that use the same PID file, NVIDIA's own included."""
 
 
-def ask_to_leave(node: Node, store: ReceiptStore, path: str, *, keep_toolkit: bool, seconds: float) -> None:
+def request_cleanup(node: Node, store: ReceiptStore, path: str, *, keep_toolkit: bool, seconds: float) -> None:
     """Make the process that holds the PID file at `path` clean up and end; wait for it up to `seconds`.
 
     A process that takes its place meanwhile gets the request as well. Raises AlreadyRunningError if a process stays, or
@@ -171,8 +177,8 @@ def ask_to_leave(node: Node, store: ReceiptStore, path: str, *, keep_toolkit: bo
     """
     asked: int | None = None
     deadline = time.monotonic() + seconds
-    while (pid := locks.holder(node.files, path)) is not None:
-        if pid != asked and _ask(node, store, path, pid, keep_toolkit=keep_toolkit):
+    while (pid := locks.find_instance(node.files, path)) is not None:
+        if pid != asked and _send_request(node, store, path, pid, keep_toolkit=keep_toolkit):
             asked = pid
         if time.monotonic() > deadline:
             raise AlreadyRunningError(
@@ -180,17 +186,17 @@ def ask_to_leave(node: Node, store: ReceiptStore, path: str, *, keep_toolkit: bo
                 path=path,
                 hint="look at its log; a killed one is cleaned up by running uninstall again",
             )
-        signals.rest(_PAUSE_SECONDS)
+        signals.sleep(_PAUSE_SECONDS)
 
 
-def _ask(node: Node, store: ReceiptStore, path: str, pid: int, *, keep_toolkit: bool) -> bool:
+def _send_request(node: Node, store: ReceiptStore, path: str, pid: int, *, keep_toolkit: bool) -> bool:
     """Write the request and signal the instance; return False if it was ending or executing another program.
 
     Raises AlreadyRunningError, ConfigurationError.
     """
     process = processes.inspect_process(pid)
     if process is None or not is_installer(node, path, process):
-        if locks.holder(node.files, path) != pid:
+        if locks.find_instance(node.files, path) != pid:
             return False  # it ended by itself
         raise AlreadyRunningError(
             f"PID {pid} holds the lock on the PID file, and is not seen here as an installer: it is not signalled",
@@ -208,7 +214,7 @@ def _ask(node: Node, store: ReceiptStore, path: str, pid: int, *, keep_toolkit: 
             # the instance removed its folder just now: it cleans up already
     log.get().info("Asking the running instance to clean up and leave", key="asking-instance-to-leave", pid=pid)
     try:
-        processes.send(node.calls, process, signal.SIGTERM)
+        processes.send_signal(node.calls, process, signal.SIGTERM)
     except ConfigurationError:
         if processes.inspect_process(process.pid) == process:
             raise
@@ -231,4 +237,4 @@ def is_installer(node: Node, path: str, process: Process) -> bool:
         return False
     started_as = next((word for word in process.arguments[1:] if not word.startswith("-")), "")
     ours = posixpath.basename(started_as) in _PROGRAMS or f"/{_PACKAGE}/" in started_as or started_as == _PACKAGE
-    return ours or locks.named(node.files, path) == process.pid
+    return ours or locks.read_pid(node.files, path) == process.pid

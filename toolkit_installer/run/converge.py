@@ -6,13 +6,13 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from toolkit_installer import log
-from toolkit_installer.applying.files import undisturbed
+from toolkit_installer.applying.files import retry_if_changed
 from toolkit_installer.applying.reload_gate import ReloadBudget, ReloadGate
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
-from toolkit_installer.node.signals import Attention
+from toolkit_installer.node.signals import SignalCollector
 from toolkit_installer.planning import plan as plan_of
 from toolkit_installer.planning.prepare import Prepared, prepare
 from toolkit_installer.receipt import store, trust
@@ -31,7 +31,7 @@ class Converger:
     """A run's executor, which brings the node to the state that the settings describe."""
 
     def __init__(
-        self, settings: Settings, node: Node, store: ReceiptStore, pid_file: PidFile, attention: Attention
+        self, settings: Settings, node: Node, store: ReceiptStore, pid_file: PidFile, attention: SignalCollector
     ) -> None:
         self._settings = settings
         self._node = node
@@ -52,34 +52,34 @@ class Converger:
         """
         self._refuse_strangers(receipt, receipt.file_paths() if receipt is not None else [])
         if store.is_needed(self._node, receipt, self._store.folder):
-            preload.everything()
+            preload.import_all()
             store.recover(self._node, receipt, self._store.folder)
-        undisturbed(self._converge)
+        retry_if_changed(self._converge)
 
     def _converge(self) -> None:
         """Plan the change and apply it. Raises as `converge` does; ChangedMeanwhileError."""
         seen = self._prepare()
-        _say_method(seen)
-        _say(seen)
+        _log_method(seen)
+        _log_plan(seen)
         if seen.receipt is not None and plan_of.is_done(seen.receipt, seen.plan):
             if self._store.lock_fd is None and locked(self._store):
                 # another instance did this after this one began without a folder to lock, and has ended
                 self.converge(trust.load(self._node, self._store))
                 return
             self._tidy(seen.receipt)
-            if not plan_of.superseded(seen.receipt.engines, seen.plan):
+            if not plan_of.find_superseded(seen.receipt.engines, seen.plan):
                 log.get().info(
                     "Nothing to do: the node is as it should be", key="nothing-to-do", folder=seen.plan.toolkit.folder
                 )
             self._retire_others(seen)
             return
         recorded = seen.receipt.engines if seen.receipt is not None else ()
-        preload.everything(frozenset({*(work.name for work in seen.plan.engines), *(each.name for each in recorded)}))
+        preload.import_all(frozenset({*(work.name for work in seen.plan.engines), *(each.name for each in recorded)}))
         from toolkit_installer.applying.apply import Applier
 
         paths = [wanted.path for engine in seen.plan.engines for wanted in engine.desired.files]
         self._refuse_strangers(seen.receipt, [*paths, *(work.path for work in seen.plan.specifications)])
-        for record in plan_of.superseded(seen.receipt.engines if seen.receipt is not None else (), seen.plan):
+        for record in plan_of.find_superseded(seen.receipt.engines if seen.receipt is not None else (), seen.plan):
             assert seen.receipt is not None  # noqa: S101  # it has the record
             self._reverter().refuse_stranding(seen.receipt, record)
         Applier(self._node, self._store, self._pid_file, self._attention, self._settings, self.gate).apply(seen)
@@ -105,12 +105,12 @@ class Converger:
     def _retire_others(self, seen: Prepared) -> None:
         """Revert the engines that no longer get the handlers, once the new engine serves them."""
         receipt = self._store.load()
-        for record in plan_of.superseded(receipt.engines if receipt is not None else (), seen.plan):
+        for record in plan_of.find_superseded(receipt.engines if receipt is not None else (), seen.plan):
             assert receipt is not None  # noqa: S101  # it has the record
             receipt = self._reverter().retire(receipt, record)
 
     def _reverter(self) -> EngineReverter:
-        preload.everything()
+        preload.import_all()
         from toolkit_installer.revert.engine import EngineReverter
 
         settings = self._settings
@@ -123,7 +123,9 @@ class Converger:
         """
         seen = self._looked()
         self.gate.require(seen)
-        while seen.receipt is not None and (record := plan_of.moved(seen.receipt.engines, seen.plan.engines)):
+        while seen.receipt is not None and (
+            record := plan_of.find_moved_engine(seen.receipt.engines, seen.plan.engines)
+        ):
             self._attention.raise_if_stopped()
             if any(engine.reload_why for engine in seen.plan.engines):
                 ReloadBudget(self._node.files, self._pid_file.path, self._settings.reload_budget).require_reload()
@@ -142,7 +144,7 @@ class Converger:
         return seen
 
 
-def _say_method(seen: Prepared) -> None:
+def _log_method(seen: Prepared) -> None:
     """Log which method was chosen automatically, and why the others were not."""
     if seen.target.settings.method is Method.AUTO:
         choice = seen.plan.choice
@@ -156,22 +158,22 @@ def _say_method(seen: Prepared) -> None:
         )
 
 
-def _say(seen: Prepared) -> None:
+def _log_plan(seen: Prepared) -> None:
     """Log the interruption of an earlier run, and the plan's notes, dangers and warnings."""
     if seen.receipt is not None and seen.receipt.state is not State.INSTALLED:
         log.get().warning(
             "An earlier run was interrupted: finishing what it began", key="interrupted-run", state=seen.receipt.state
         )
-    for warning in _security(seen):
+    for warning in _find_security_warnings(seen):
         log.get().warning(warning, key="security")
     for specification in seen.plan.specifications:
         if specification.note:
             log.get().warning("A CDI specification", key="cdi-note", file=specification.path, what=specification.note)
     for engine in seen.plan.engines:
-        _say_engine(engine)
+        _log_engine(engine)
 
 
-def _say_engine(engine: EngineWork) -> None:
+def _log_engine(engine: EngineWork) -> None:
     """Log the notes, faults, dangers and kept edits of one engine's files."""
     for note in engine.desired.notes:
         log.get().info(note, key="engine-note", engine=engine.name)
@@ -186,7 +188,7 @@ def _say_engine(engine: EngineWork) -> None:
             )
 
 
-def _security(seen: Prepared) -> tuple[str, ...]:
+def _find_security_warnings(seen: Prepared) -> tuple[str, ...]:
     """Return warnings about the security of a toolkit that is about to change."""
     work, found = seen.plan.toolkit, seen.target.payload
     if not work.write:
@@ -198,4 +200,6 @@ def _security(seen: Prepared) -> tuple[str, ...]:
     assert config is not None  # noqa: S101  # it is always written, never copied
     named = payload.library_release(file.name for file in work.files)
     runtime = dict(found.programs)[payload.RUNTIMES[0]]
-    return security.notes(seen.target.settings.toolkit, config, versions.said_by(found.root, runtime), named)
+    return security.find_warnings(
+        seen.target.settings.toolkit, config, versions.read_runtime_version(found.root, runtime), named
+    )

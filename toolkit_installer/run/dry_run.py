@@ -12,14 +12,14 @@ from toolkit_installer.node import locks
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning import other_installer
 from toolkit_installer.planning import plan as plan_of
-from toolkit_installer.planning.prepare import Prepared, planned, preflight
+from toolkit_installer.planning.prepare import Prepared, preflight, prepare_unchecked
 from toolkit_installer.receipt import trust
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import PID_FILES, Settings
 from toolkit_installer.waiting.node_watch import GpuWatch
 
 
-class Foreseen(msgspec.Struct, frozen=True):
+class DryRun(msgspec.Struct, frozen=True):
     """The result of a dry run. `seen`: None for a node without a GPU, which a run would not change."""
 
     seen: Prepared | None
@@ -27,30 +27,30 @@ class Foreseen(msgspec.Struct, frozen=True):
     """The error that would stop the run before it changes anything."""
 
 
-def holder(settings: Settings, node: Node) -> AlreadyRunningError | None:
+def find_running_installer(settings: Settings, node: Node) -> AlreadyRunningError | None:
     """Return the error that a run would raise because another installer is running, None if none is."""
     own = node.files.in_folder(settings.pid_file)
     usual = list(map(node.files.in_folder, PID_FILES))
     try:
-        other_installer.refuse(node, settings.toolkit.install_dir)
+        other_installer.refuse_running(node, settings.toolkit.install_dir)
         for path in (*(usual if own in usual else (own,)), *settings.pid_files_besides):
             locks.require_free(node.files, path)
     except AlreadyRunningError as stops:
-        return other_installer.explained(stops)
+        return other_installer.explain_lock(stops)
     return None
 
 
-def foresee(settings: Settings, node: Node) -> Foreseen:
+def simulate_run(settings: Settings, node: Node) -> DryRun:
     """Return what a run would do. Raises InstallerError if it could not plan a change."""
     store = ReceiptStore(node, settings.toolkit.install_dir)
     if GpuWatch(settings, node).leaves_alone(trust.load(node, store)):
-        return Foreseen(None)
-    seen = planned(store.load(), settings, node, store)
+        return DryRun(None)
+    seen = prepare_unchecked(store.load(), settings, node, store)
     try:
         _require_doable(settings, node, store, seen)
     except InstallerError as stops:
-        return Foreseen(seen, stops)
-    return Foreseen(seen)
+        return DryRun(seen, stops)
+    return DryRun(seen)
 
 
 def _require_doable(settings: Settings, node: Node, store: ReceiptStore, seen: Prepared) -> None:

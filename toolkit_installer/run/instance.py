@@ -19,7 +19,7 @@ from toolkit_installer.kubernetes.node_state import NodeState, Reason
 from toolkit_installer.node import idling, machine, services, signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.signals import Attention, Stopped
+from toolkit_installer.node.signals import SignalCollector, Stopped
 from toolkit_installer.planning import other_installer
 from toolkit_installer.receipt import memory, trust
 from toolkit_installer.receipt.schema import Receipt, State
@@ -34,15 +34,15 @@ from toolkit_installer.waiting import node_watch, wait
 from toolkit_installer.waiting.readiness import Marker
 
 if TYPE_CHECKING:
-    from toolkit_installer.kubernetes.wanted import Question
-    from toolkit_installer.reporting.telling import Telling
+    from toolkit_installer.kubernetes.wanted import DaemonSetQuery
+    from toolkit_installer.reporting.telling import RunReports
 
 
-class Leaving:
+class RunCleanup:
     """The end of a run: cleans up, or logs why not."""
 
     def __init__(
-        self, settings: Settings, node: Node, store: ReceiptStore, pid_file: PidFile, attention: Attention
+        self, settings: Settings, node: Node, store: ReceiptStore, pid_file: PidFile, attention: SignalCollector
     ) -> None:
         self._settings = settings
         self._node = node
@@ -50,7 +50,7 @@ class Leaving:
         self._pid_file = pid_file
         self._attention = attention
 
-    def leave(self, question: Question | None, marker: Marker, telling: Telling) -> None:
+    def leave(self, question: DaemonSetQuery | None, marker: Marker, telling: RunReports) -> None:
         """Clean up if the settings, a request of `uninstall`, or the answer to `question` demand it.
 
         The node's status in the cluster is withdrawn first: the permission to do so goes with the DaemonSet. Raises
@@ -80,7 +80,7 @@ class Leaving:
 
         `forgive`: an administrator or the cluster wants the node reverted, so no crash loop is behind the cleanup.
         """
-        preload.everything()
+        preload.import_all()
         from toolkit_installer.revert import uninstall
 
         stop = self._attention.stop
@@ -100,7 +100,7 @@ class Leaving:
         self._pid_file.adopt_folders(receipt.pid_folders)
         if forgive:
             uninstall.forgive_reloads(self._settings, self._node, receipt)
-        uninstall.say_done(receipt, remainder)
+        uninstall.log_result(receipt, remainder)
 
 
 class Instance:
@@ -111,7 +111,7 @@ class Instance:
         self.node = node
         self.pid_file = pid_file
         self.store = ReceiptStore(node, settings.toolkit.install_dir)
-        self.attention = Attention()
+        self.attention = SignalCollector()
         self._unfinished: Stopped | None = None
         """The signal that stopped the work before it was done."""
         self._converger = Converger(settings, node, self.store, pid_file, self.attention)
@@ -146,7 +146,7 @@ class Instance:
     def _converge_and_note(self) -> None:
         """Converge, and record the success. Raises InstallerError, Stopped."""
         self.converge()
-        outcome.forget(self.node, self.pid_file.path, self.settings.ready_file)
+        outcome.remove_record(self.node, self.pid_file.path, self.settings.ready_file)
         # without a GPU, without a driver or with a pending reload, the node is not complete yet
         waits = self._watches.gpus.idle or self._watches.driver_away or self._gate.pending is not None
         self._watches.telling.converged(whole=not waits)
@@ -156,7 +156,7 @@ class Instance:
         self._watches.restore(saved)
         events = frozenset(events)
         if events <= {idling.LATER, idling.BUSY, idling.CHILD}:
-            log.only_news(saved.said)
+            log.suppress_known_lines(saved.said)
         # whatever it was woken for: it is known only once it was looked at again
         self.attention.again |= self._watches.gpus.idle
         drifted = idling.DRIFT in events and self._drifted()
@@ -199,7 +199,7 @@ class Instance:
             again, self.attention.again = self.attention.again, False
             self.attention.take_pending()
             if self.attention.again:  # a caller requests this inspection: log all its lines
-                log.only_news(())
+                log.suppress_known_lines(())
             if again or self.attention.again:
                 self.attention.again = False
                 self._converge_again()
@@ -208,7 +208,7 @@ class Instance:
                     return self._exit_code()
                 self._wait()
         with signals.deferred():
-            leaving = Leaving(self.settings, self.node, self.store, self.pid_file, self.attention)
+            leaving = RunCleanup(self.settings, self.node, self.store, self.pid_file, self.attention)
             leaving.leave(self._watches.question, self._watches.readiness.marker, self._watches.telling)
             if self._watches.plugin is not None:  # last, so that no container that requests devices starts without them
                 self._watches.plugin.end()
@@ -244,14 +244,14 @@ class Instance:
         try:
             with self._stoppable():
                 # finds installers started since; the start checked this before it locked the PID files
-                other_installer.refuse(self.node, self.settings.toolkit.install_dir)
+                other_installer.refuse_running(self.node, self.settings.toolkit.install_dir)
                 self._converge_and_note()
         except InstallerError as error:
             self._watches.look.fail(error)
             self._watches.telling.hear(error)
             from toolkit_installer import foreign_words
 
-            self._watches.failure = foreign_words.own(str(error))
+            self._watches.failure = foreign_words.mask_own_text(str(error))
             log.get().error("Could not converge: the wait goes on", key="failed-to-converge", reason=str(error))
 
     def _marked(self) -> bool:
@@ -275,7 +275,7 @@ class Instance:
                 self._watches.telling.tell(self._watches.readiness, receipt)
 
             if self._watches.gpus.idle:
-                marker.write(node_watch.READY, "nothing is to be done on this node")
+                marker.write(node_watch.NO_GPU_TEXT, "nothing is to be done on this node")
                 self._watches.readiness.state = NodeState(
                     Reason.NO_GPU, "The node shows no NVIDIA GPU: nothing is installed"
                 )
@@ -400,7 +400,7 @@ class Instance:
         if not self._watches.settled():
             return
         log.get().info("Waiting for signal", key="waiting")
-        services.ready("waiting for the driver" if self._watches.driver_away else "waiting for signal")
+        services.report_ready("waiting for the driver" if self._watches.driver_away else "waiting for signal")
         later, within = self._watches.later()
         saved = self._watches.save(later=later)
         command = saved.command or wait.started_as()

@@ -18,7 +18,7 @@ from toolkit_installer import lazy, log
 from toolkit_installer.engines import registry
 from toolkit_installer.settings import EngineName
 
-_OTHERS = (
+_LATE_IMPORTS = (
     "encodings.ascii",  # decodes the kernel's entries for open files; Python loads codecs on first use
     "encodings.unicode_escape",  # escapes other programs' text in a log line
     "encodings.utf_8_sig",  # decodes the payload's config.toml
@@ -28,7 +28,7 @@ _OTHERS = (
 )
 """Modules of other packages that functions import late. A unit test holds this to all functions of the program."""
 
-_OF_CHILDREN = frozenset(
+_CHILD_MODULES = frozenset(
     f"toolkit_installer.{name}"
     for name in (
         "engines.common.cri_canary",
@@ -40,7 +40,7 @@ _OF_CHILDREN = frozenset(
 )
 """Modules of child processes: the first import gRPC, whose threads must stay out of a process that starts programs."""
 
-_OF_OTHER_COMMANDS = {
+_READ_ONLY_NAMES = {
     "cli": (
         "capture_workers",
         "compare",
@@ -65,12 +65,12 @@ _OF_OTHER_COMMANDS = {
     ),
     "run": ("dry_run", "refresh"),
 }
-OF_OTHER_COMMANDS = frozenset(
-    f"toolkit_installer.{room}.{name}" for room, names in _OF_OTHER_COMMANDS.items() for name in names
+READ_ONLY_MODULES = frozenset(
+    f"toolkit_installer.{room}.{name}" for room, names in _READ_ONLY_NAMES.items() for name in names
 ) | {"toolkit_installer.fleet"}
 """Modules of commands that change nothing: no other module imports any of these."""
 
-CHOSEN_BEFORE = {
+OPTIONAL_MODULES = {
     "toolkit_installer.kubernetes.": "toolkit_installer.kubernetes.client",
     "toolkit_installer.reporting.cluster.": "toolkit_installer.kubernetes.client",
     "toolkit_installer.reporting.metrics": "toolkit_installer.reporting.metrics",
@@ -83,39 +83,39 @@ If the module on the right was not imported by then, the run neither queries nor
 that begin with the prefix on the left.
 """
 
-_OF_THE_PLUGIN = "toolkit_installer.nri."
+_PLUGIN_PREFIX = "toolkit_installer.nri."
 """The modules that answer the engine's requests to a plugin: they change nothing on the node."""
 
-_JSON = "toolkit_installer.documents.json_"
+_JSON_PREFIX = "toolkit_installer.documents.json_"
 """The module that writes the files of docker and CRI-O, and of no other engine."""
 
-APART = (EngineName.DOCKER, EngineName.CRIO)
+SEPARATE_ENGINES = (EngineName.DOCKER, EngineName.CRIO)
 """The engines whose packages are imported for that engine alone; containerd's files are inspected for others too."""
 
-_BY_NAME = _OF_CHILDREN | OF_OTHER_COMMANDS
+_EXCLUDED_MODULES = _CHILD_MODULES | READ_ONLY_MODULES
 _SUFFIXES = ("py", "pyc")
 """File name extensions of modules. A package may contain bytecode alone, without its sources."""
 
 
 @functools.cache
-def everything(engines: frozenset[EngineName] | None = None) -> None:
+def import_all(engines: frozenset[EngineName] | None = None) -> None:
     """Import every module of this program that a change may need, and the late imports of functions. Changes nothing.
 
     `engines` are the engines that may have to be queried, None if unknown: docker's client takes a third of a first
     install, and no other engine needs it.
     """
     log.set_up()
-    others = [name for name in APART if engines is not None and name not in engines]
-    left_out = tuple(_left_out(others))
+    others = [name for name in SEPARATE_ENGINES if engines is not None and name not in engines]
+    left_out = tuple(_unneeded_prefixes(others))
     own = [
         name
         for folder in toolkit_installer.__path__
         for name in _modules(folder, toolkit_installer.__name__)
-        if name not in _BY_NAME and not f"{name}.".startswith(left_out)
+        if name not in _EXCLUDED_MODULES and not f"{name}.".startswith(left_out)
     ]
     asked_with = [name for row in registry.ENGINES if engines is None or row.name in engines for name in row.asked_with]
     with lazy.deferred_patterns():
-        for name in (*own, *_OTHERS, *asked_with):
+        for name in (*own, *_LATE_IMPORTS, *asked_with):
             importlib.import_module(name)
     lazy.load_all()
 
@@ -135,10 +135,10 @@ def _modules(folder: str, package: str) -> Iterator[str]:
             yield from _modules(entry.path, f"{package}.{entry.name}")
 
 
-def _left_out(others: Collection[EngineName]) -> Iterator[str]:
+def _unneeded_prefixes(others: Collection[EngineName]) -> Iterator[str]:
     """Yield the name prefixes, each ending in a dot, of modules that are not needed: `others` are unused engines."""
-    yield _OF_THE_PLUGIN
+    yield _PLUGIN_PREFIX
     yield from (f"toolkit_installer.engines.{name}." for name in others)
-    if len(others) == len(APART):
-        yield _JSON
-    yield from (part for part, key in CHOSEN_BEFORE.items() if key not in sys.modules)
+    if len(others) == len(SEPARATE_ENGINES):
+        yield _JSON_PREFIX
+    yield from (part for part, key in OPTIONAL_MODULES.items() if key not in sys.modules)

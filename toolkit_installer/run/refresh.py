@@ -14,7 +14,7 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.root import NodeError
 from toolkit_installer.reporting import saved_state
-from toolkit_installer.reporting.outcome import LookOutcome
+from toolkit_installer.reporting.outcome import InspectionOutcome
 from toolkit_installer.revert import uninstall
 from toolkit_installer.waiting import wait
 
@@ -28,22 +28,22 @@ _ELSEWHERE = (
 )
 
 
-class NobodyWaitsError(ConfigurationError):
+class NoWaitingRunError(ConfigurationError):
     """No waiting run on the node could inspect it."""
 
 
-def refresh(node: Node, paths: Iterable[str], seconds: float, *, installed: bool) -> LookOutcome:
+def refresh(node: Node, paths: Iterable[str], seconds: float, *, installed: bool) -> InspectionOutcome:
     """Make the run that holds one of the PID files at `paths` inspect the node; return the outcome.
 
     The inspection began after this request. Raises NobodyWaitsError if no run waits, or if it ends meanwhile;
     AlreadyRunningError if the holder of the file is another program, is stopped, or does not answer within `seconds`.
     """
     deadline = machine.monotonic() + seconds
-    path, pid = _holder(node, paths, installed=installed)
+    path, pid = _find_holder(node, paths, installed=installed)
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError as error:
-        raise _ended(pid, path) from error
+        raise _ended_error(pid, path) from error
     except OSError as error:
         raise NodeError.of(error, path, "open the process that holds it") from error
     try:
@@ -62,32 +62,32 @@ def refresh(node: Node, paths: Iterable[str], seconds: float, *, installed: bool
                     hint="its log has the outcome; `toolkit-installer status` shows how the node is now",
                 )
             if _has_ended(pidfd):
-                raise _ended(pid, path)
+                raise _ended_error(pid, path)
             _refuse_stopped(pid, path)
             _refuse_late(pid, path, deadline)
-            signals.rest(_PAUSE_SECONDS)
+            signals.sleep(_PAUSE_SECONDS)
     finally:
         os.close(pidfd)
 
 
-def _holder(node: Node, paths: Iterable[str], *, installed: bool) -> tuple[str, int]:
+def _find_holder(node: Node, paths: Iterable[str], *, installed: bool) -> tuple[str, int]:
     """Return the path of the PID file that is held, and its holder's PID. Raises NobodyWaitsError, NodeError."""
     tried = list(dict.fromkeys(paths))
     for path in tried:
-        if (pid := locks.holder(node.files, path)) is not None:
+        if (pid := locks.find_instance(node.files, path)) is not None:
             return path, pid
     what = "no run waits here" if installed else "no run waits here, and nothing is installed"
-    raise NobodyWaitsError(what, path=tried[0], hint=_ELSEWHERE)
+    raise NoWaitingRunError(what, path=tried[0], hint=_ELSEWHERE)
 
 
 def _request(node: Node, path: str, pid: int, pidfd: int, deadline: float) -> float:
     """Signal the run; return the time of the signal, in seconds since the boot. Raises as `refresh` does."""
     while True:
         process = processes.inspect_process(pid)
-        if _has_ended(pidfd) or locks.holder(node.files, path) != pid:
-            raise _ended(pid, path)
+        if _has_ended(pidfd) or locks.find_instance(node.files, path) != pid:
+            raise _ended_error(pid, path)
         if process is not None:
-            _refuse_others(node, path, process)
+            _require_own_run(node, path, process)
             _refuse_stopped(pid, path)
             log.get().info("Asking the waiting run to look again", key="requesting-look", pid=pid)
             requested = machine.boot_seconds()
@@ -97,21 +97,21 @@ def _request(node: Node, path: str, pid: int, pidfd: int, deadline: float) -> fl
                 # by the descriptor, also for PID 1, which a run is in its own container: the checks above identified it
                 node.calls.signal(pidfd, signal.SIGHUP)
             except ProcessLookupError as error:
-                raise _ended(pid, path) from error
+                raise _ended_error(pid, path) from error
             except OSError as error:
                 raise NodeError.of(error, path, "send SIGHUP to the process that holds it") from error
             return requested
-        if trust.standing(pid) is trust.Standing.UNSEEN:
+        if trust.find_trust_level(pid) is trust.TrustLevel.UNSEEN:
             raise AlreadyRunningError(
                 f"PID {pid} holds the lock on the PID file, and cannot be inspected: it is not signalled",
                 path=path,
                 hint="run this as root",
             )
         _refuse_late(pid, path, deadline)
-        signals.rest(_PAUSE_SECONDS)
+        signals.sleep(_PAUSE_SECONDS)
 
 
-def _refuse_others(node: Node, path: str, process: Process) -> None:
+def _require_own_run(node: Node, path: str, process: Process) -> None:
     """Raise AlreadyRunningError unless the lock's holder is a run of this program that takes SIGHUP as a request."""
     name = os.path.basename(process.executable)
     if not uninstall.is_installer(node, path, process):
@@ -134,7 +134,7 @@ def _takes_signal(pid: int) -> bool:
     work at the first check may be idle at the second.
     """
     is_idle = wait.saved_by
-    return is_idle(pid) is not None or trust.blocks(pid, signal.SIGHUP) or is_idle(pid) is not None
+    return is_idle(pid) is not None or trust.is_signal_blocked(pid, signal.SIGHUP) or is_idle(pid) is not None
 
 
 def _refuse_stopped(pid: int, path: str) -> None:
@@ -159,5 +159,5 @@ def _has_ended(pidfd: int) -> bool:
     return bool(select.select([pidfd], [], [], 0)[0])
 
 
-def _ended(pid: int, path: str) -> NobodyWaitsError:
-    return NobodyWaitsError(f"the run (PID {pid}) ended meanwhile", path=path, hint="its log says why")
+def _ended_error(pid: int, path: str) -> NoWaitingRunError:
+    return NoWaitingRunError(f"the run (PID {pid}) ended meanwhile", path=path, hint="its log says why")

@@ -5,21 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from toolkit_installer import log
-from toolkit_installer.kubernetes.verdicts import Standing
+from toolkit_installer.kubernetes.verdicts import CleanupState
 from toolkit_installer.node import idling
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.reporting.outcome import LookRecorder
+from toolkit_installer.reporting.outcome import InspectionRecorder
 from toolkit_installer.reporting.saved_state import SavedState
-from toolkit_installer.reporting.telling import Telling
+from toolkit_installer.reporting.telling import RunReports
 from toolkit_installer.run.converge import Converger
 from toolkit_installer.settings import Settings
 from toolkit_installer.waiting.node_watch import DriftWatch, DriverWatch, GpuWatch
 from toolkit_installer.waiting.readiness import Readiness
 
 if TYPE_CHECKING:
-    from toolkit_installer.kubernetes.wanted import Question
+    from toolkit_installer.kubernetes.wanted import DaemonSetQuery
     from toolkit_installer.waiting.plugin import PluginWatch
 
 
@@ -27,24 +27,24 @@ class Watches:
     """All watches of one run, with their common steps before and after a sleep."""
 
     def __init__(self, settings: Settings, node: Node, store: ReceiptStore, converger: Converger) -> None:
-        self.question: Question | None = None
+        self.question: DaemonSetQuery | None = None
         """The query whether the node is wanted, None if the settings name no cluster."""
         if settings.cluster is not None:
-            from toolkit_installer.kubernetes.wanted import Question  # noqa: PLC0415  # few runs query
+            from toolkit_installer.kubernetes.wanted import DaemonSetQuery  # noqa: PLC0415  # few runs query
 
-            self.question = Question(settings.cluster)
+            self.question = DaemonSetQuery(settings.cluster)
         self.plugin: PluginWatch | None = None
         """The NRI plugin's watch, None if no plugin is served."""
         if settings.nri is not None:
             from toolkit_installer.waiting.plugin import PluginWatch  # noqa: PLC0415  # few runs serve it
 
             self.plugin = PluginWatch(settings, settings.nri, node)
-        self.telling = Telling(settings, node)
+        self.telling = RunReports(settings, node)
         self.readiness = Readiness(settings, node)
         self.drift = DriftWatch(settings, node, store)
         self.driver = DriverWatch(settings, node)
         self.gpus = GpuWatch(settings, node)
-        self.look = LookRecorder()
+        self.look = InspectionRecorder()
         self.tries = 0
         self.looked_at, self.failure = 0.0, ""
         """When the node was last brought to where it should be, and why that failed (`SavedState`)."""
@@ -114,11 +114,11 @@ class Watches:
             tries=self.tries if later else 0,
             without_gpu=self.gpus.idle,
             command=self._command,
-            standing=self.question.standing if self.question is not None else Standing(),
+            standing=self.question.standing if self.question is not None else CleanupState(),
             engine_stopped=self.readiness.stopped,
             looked_at=self.looked_at,
             failure=self.failure,
-            said=log.said(),
+            said=log.get_line_digests(),
             differences=tuple(self.drift.differences.items()),
             report=self.telling.report_memory,
             counted=self.telling.counted,

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from toolkit_installer import __version__, lazy
-from toolkit_installer.documents.changes import ABSENT, EditMismatchError, Set, Table, apply, lookup, same
+from toolkit_installer.documents.changes import ABSENT, EditMismatchError, Set, Table, apply_changes, is_same, lookup
 from toolkit_installer.errors import PayloadError
 from toolkit_installer.settings import ToolkitSettings
 from toolkit_installer.toolkit.payload import CLI, CTK, HOOK, RUNTIMES, Payload
@@ -40,7 +40,7 @@ mount-spec-path = "/etc/nvidia-container-runtime/host-files-for-container.d"
 _LINE = r"\(at line (\d+), column \d+\)"
 
 
-def recipe(
+def compute_recipe(
     payload: Payload, settings: ToolkitSettings, toolkit_folder: str, low_level: Sequence[str], driver_root: str
 ) -> str:
     """Return the SHA-256 of all inputs of `text`, including this installer's version.
@@ -52,7 +52,7 @@ def recipe(
     return hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()
 
 
-def text(
+def build_config(
     payload: Payload, settings: ToolkitSettings, toolkit_folder: str, low_level: Sequence[str], driver_root: str
 ) -> bytes:
     """Return the config.toml for an installation of `payload` in `toolkit_folder` on the node.
@@ -72,18 +72,20 @@ def text(
     driver = {"root": root, "ldconfig": "@" + posixpath.join(root, "sbin", ldconfig)}
     changes = _changes(payload, settings, toolkit_folder, low_level, driver)
     _check_tables(before, changes, payload.config_path)
-    wanted = apply(before, changes)
+    wanted = apply_changes(before, changes)
     # only this function needs tomlkit: other users of the module do not import it
     with lazy.deferred_patterns():
         import tomlkit.exceptions  # noqa: PLC0415
 
-        from toolkit_installer.toolkit.toml_put import put  # noqa: PLC0415
+        from toolkit_installer.toolkit.toml_put import set_values  # noqa: PLC0415
 
     try:
-        after = put(source, [change for change in changes if not same(lookup(before, change.path), change.value)])
+        after = set_values(
+            source, [change for change in changes if not is_same(lookup(before, change.path), change.value)]
+        )
     except tomlkit.exceptions.TOMLKitError as error:
         raise PayloadError(f"cannot be edited: {error}", path=payload.config_path) from error
-    if not same(tomllib.loads(after), wanted):
+    if not is_same(tomllib.loads(after), wanted):
         raise EditMismatchError("the edited config.toml does not say what it should", path=payload.config_path)
     return after.encode()
 

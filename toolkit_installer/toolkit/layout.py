@@ -43,7 +43,7 @@ class ToolkitFile(msgspec.Struct, frozen=True):
             raise ValueError(f"{self.name} must have one of source, content and target")
 
 
-def desired(
+def desired_files(
     payload: Payload,
     settings: ToolkitSettings,
     low_level: tuple[str, ...],
@@ -62,17 +62,17 @@ def desired(
     """
     runtimes = low_level_runtimes.choose_low_level(settings, low_level, toolkit_folder)
     parts = (payload, settings, toolkit_folder, runtimes, driver_root)
-    recipe = config.recipe(*parts)
+    recipe = config.compute_recipe(*parts)
 
     def generated(name: str) -> bytes:
         if name != wrappers.CONFIG_NAME:
-            return wrappers.text(name, folder=toolkit_folder, low_level=runtimes).encode()
-        return made[recipe] if recipe in made else config.text(*parts)
+            return wrappers.build_wrapper(name, folder=toolkit_folder, low_level=runtimes).encode()
+        return made[recipe] if recipe in made else config.build_config(*parts)
 
     return tuple(_files(payload, generated, recipe))
 
 
-def sources(payload: Payload) -> dict[str, str | None]:
+def list_sources(payload: Payload) -> dict[str, str | None]:
     """Return the names of the files that `desired` returns, each with the payload's file that it copies, or None."""
     return {file.name: file.source for file in _files(payload, lambda _: b"")}
 
@@ -97,7 +97,7 @@ def _files(payload: Payload, generated: Callable[[str], bytes], recipe: str = ""
             yield ToolkitFile(other, _EXECUTABLE, target=name)
 
 
-def known(names: Iterable[str]) -> tuple[str, ...]:
+def find_installer_files(names: Iterable[str]) -> tuple[str, ...]:
     """Return the names, of those in a toolkit's folder, that any installer since 2019 has put there."""
     return tuple(
         name

@@ -124,7 +124,7 @@ def find_payload(tree: SourceTree, root: str, machine: str | None = None) -> Pay
 
     Raises PayloadError that lists every required file that is missing and every file that is damaged.
     """
-    search = _Search(tree, root, machine)
+    search = _PayloadSearch(tree, root, machine)
     programs = [(name, search.located(name, PROGRAM_FOLDERS)) for name in (CLI, CTK, CDI_HOOK, *RUNTIMES)]
     hook, hook_source = search.hook()
     libraries = tuple(found for soname in LIBRARIES if (found := search.library(soname)) is not None)
@@ -136,7 +136,7 @@ def find_payload(tree: SourceTree, root: str, machine: str | None = None) -> Pay
     return Payload(root, present, libraries, hook, config)
 
 
-class _Search(msgspec.Struct, frozen=True):
+class _PayloadSearch(msgspec.Struct, frozen=True):
     """A search of a payload that collects all problems, so that one message can list them."""
 
     tree: SourceTree

@@ -29,7 +29,7 @@ _DANGEROUS_FEATURES: Final = {
 }
 
 
-def notes(
+def find_warnings(
     settings: ToolkitSettings, config: bytes, version_output: str | None, library_release: str | None = None
 ) -> tuple[str, ...]:
     """Return warnings, one sentence each, for the log.
@@ -66,7 +66,7 @@ def payload_version(version_output: str) -> Version | None:
     return (major, minor, patch - 1) if re.match(r"[-~]?rc", line["rest"]) else (major, minor, patch)
 
 
-def release(version_output: str) -> str | None:
+def parse_release(version_output: str) -> str | None:
     """Return the toolkit's release as one of its programs printed it, such as "1.19.0-rc.1"; None if there is none."""
     line = _own_line(version_output)
     return None if line is None else line["numbers"] + line["rest"]

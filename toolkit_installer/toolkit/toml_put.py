@@ -18,7 +18,7 @@ from toolkit_installer.documents.changes import Set
 _Body = list[tuple[tomlkit.items.Key | None, tomlkit.items.Item]]
 
 
-def put(source: str, changes: Iterable[Set]) -> str:
+def set_values(source: str, changes: Iterable[Set]) -> str:
     """Return `source` (ending in a newline) with each value set; missing parent tables are created.
 
     Raises tomlkit's errors if it cannot parse the text. The caller must compare the parsed result with its intention.

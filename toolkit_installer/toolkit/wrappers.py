@@ -165,7 +165,7 @@ _EXEC = """exec "$tki_real" "$@"\n"""
 _EXEC_HOOK = """exec "$tki_real" -config "$tki_config" "$@"\n"""
 
 
-def text(name: str, *, folder: str, low_level: Sequence[str], modules: str = "/proc/modules") -> str:
+def build_wrapper(name: str, *, folder: str, low_level: Sequence[str], modules: str = "/proc/modules") -> str:
     """Return the wrapper of `name` (one of WRAPPED).
 
     `folder` is the toolkit's folder on the node, absolute; `low_level` the fallback runtimes, by absolute path or by
@@ -179,13 +179,13 @@ def text(name: str, *, folder: str, low_level: Sequence[str], modules: str = "/p
             hint="choose an absolute path without a colon: the folder is put into PATH",
         )
     config = _CONFIG if name in _CONFIGURED else ""
-    head = _HEAD.format(folder=quoted(folder), name=name) + config + _SAY.format(name=quoted(name))
+    head = _HEAD.format(folder=quote_word(folder), name=name) + config + _SAY.format(name=quote_word(name))
     path = _PATH.format(usual_path=_USUAL_PATH)
     if name in RUNTIMES:
         fallback = _FALLBACK.format(
-            runtimes=" ".join(RUNTIMES), low_level=" ".join(map(quoted, low_level)), usual_path=_USUAL_PATH
+            runtimes=" ".join(RUNTIMES), low_level=" ".join(map(quote_word, low_level)), usual_path=_USUAL_PATH
         )
-        driver = _DRIVER.format(modules=quoted(modules))
+        driver = _DRIVER.format(modules=quote_word(modules))
         return f"{head}{_SAY_AT_START}{fallback}{driver}{path}{_CONFIG_VARIABLES}{_EXEC}"
     head += f"{_FAIL}\n{_REQUIRE_REAL}"
     if name in {HOOK, HOOK_2021}:
@@ -193,6 +193,6 @@ def text(name: str, *, folder: str, low_level: Sequence[str], modules: str = "/p
     return f"{head}{path}{_LIBRARY_PATH if name == CLI else ''}{_EXEC}"
 
 
-def quoted(value: str) -> str:
+def quote_word(value: str) -> str:
     """Return any `value` as one word of a POSIX shell; always in quotes, so that it is easy to find."""
     return "'" + value.replace("'", "'\\''") + "'"

@@ -17,7 +17,7 @@ from typing import Any
 from toolkit_installer.node import idling, signals
 
 
-class Beside:
+class ChildProcess:
     """A child process: its PID, and the channel to it; neither while there is none.
 
     `mark` is a word of the child's command line that no other child of a run has. `room` is the limit, in bytes, of the
@@ -63,7 +63,7 @@ class Beside:
             words = command(theirs.fileno())
             kept = {*inherited, theirs.fileno()}
             actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1)]
-            actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _inheritable() if fd not in kept]
+            actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _list_inheritable() if fd not in kept]
             # In its own process group, without other members: when the run dies, the kernel continues a process
             # that is stopped there (setpgid(2), "orphaned process group"), so that it sees EOF, and ends.
             self.pid = os.posix_spawn(words[0], words, {}, file_actions=actions, setpgroup=0, setsigmask=idling.SIGNALS)
@@ -87,7 +87,7 @@ class Beside:
         self._channel.settimeout(seconds)
         try:
             with signals.interruptible():
-                return self._channel.recv(_LONGEST)
+                return self._channel.recv(_MAX_PACKET)
         except OSError:
             return b""  # ended, or timed out: the caller starts another process, or reports that
 
@@ -97,7 +97,7 @@ class Beside:
             return b""
         self._channel.setblocking(False)  # noqa: FBT003  # its only form
         try:
-            return self._channel.recv(_LONGEST)
+            return self._channel.recv(_MAX_PACKET)
         except OSError:
             return b""  # nothing has arrived; `lost` tells whether the process ended
 
@@ -159,11 +159,11 @@ class Beside:
         return os.fsencode(self._mark) in words
 
 
-_LONGEST = 1 << 16
+_MAX_PACKET = 1 << 16
 """The longest packet from a child process, in bytes."""
 
 
-def _inheritable() -> list[int]:
+def _list_inheritable() -> list[int]:
     """Return the non-standard descriptors that a child inherits, including those of the program's caller."""
     found = []
     for fd in sorted(map(int, os.listdir("/proc/self/fd"))):

@@ -18,7 +18,7 @@ from collections.abc import Iterable
 
 from toolkit_installer import log
 from toolkit_installer.driver import gpus, roots
-from toolkit_installer.driver.roots import Look
+from toolkit_installer.driver.roots import DriverSearch
 from toolkit_installer.engines.common import serving
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node import idling
@@ -31,7 +31,7 @@ from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import OnDrift, Settings, WithoutGpu
 
-_LONGEST = 4000
+_MAX_DIFFERENCE = 4000
 """The longest difference in the log, in characters; `plan` shows all of it."""
 
 
@@ -82,22 +82,22 @@ class DriftWatch:
                 file=self._receipt,
             )
             return True
-        if not memory.drifted(self._node, receipt) and not damage(self._settings, self._node, receipt):
+        if not memory.drifted(self._node, receipt) and not find_damage(self._settings, self._node, receipt):
             return False
         self.told = True
         if self._settings.on_drift is OnDrift.REPAIR:
             log.get().warning("A managed file was changed: looking again", key="drift-repair")
         else:
-            self.differences = _report(self._settings, self._node, self._store, receipt)
+            self.differences = _log_drift(self._settings, self._node, self._store, receipt)
         return True
 
 
-def damage(settings: Settings, node: Node, receipt: Receipt | None) -> tuple[Damage, ...]:
+def find_damage(settings: Settings, node: Node, receipt: Receipt | None) -> tuple[Damage, ...]:
     """Return the toolkit's files that differ from the installed ones. Raises NodeError."""
-    return installed.damaged(node, settings, receipt) if receipt is not None else ()
+    return installed.find_damage(node, settings, receipt) if receipt is not None else ()
 
 
-def _report(settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt | None) -> dict[str, str]:
+def _log_drift(settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt | None) -> dict[str, str]:
     """Log the changed files: for an engine's file, what a run would change, or why the file cannot be parsed.
 
     Return the changes that a run would make, by path.
@@ -105,8 +105,8 @@ def _report(settings: Settings, node: Node, store: ReceiptStore, receipt: Receip
     paths = memory.drifted(node, receipt)
     engines = receipt.asked() if receipt is not None else ()
     # planning queries the engines, which must not start one that an administrator stopped
-    ask = not any(serving.starts_when_asked(node, each.name, each.socket) for each in engines)
-    differences, refusal = _differences(settings, node, store, receipt) if paths and ask else ({}, None)
+    ask = not any(serving.is_socket_activated(node, each.name, each.socket) for each in engines)
+    differences, refusal = _plan_differences(settings, node, store, receipt) if paths and ask else ({}, None)
     from toolkit_installer.waiting import refresh_command  # noqa: PLC0415  # only for a changed file
 
     command = refresh_command.of_self()
@@ -122,7 +122,7 @@ def _report(settings: Settings, node: Node, store: ReceiptStore, receipt: Receip
             difference=differences.get(path),
             hint=hint if wrong is None else f"mend the file, then `{command}`",
         )
-    for each in damage(settings, node, receipt):
+    for each in find_damage(settings, node, receipt):
         folder = receipt.toolkit_folder if receipt is not None else ""
         log.get().warning(
             "A file of the toolkit is not what was put there",
@@ -134,7 +134,7 @@ def _report(settings: Settings, node: Node, store: ReceiptStore, receipt: Receip
     return {path: differences[path] for path in paths if differences.get(path)}
 
 
-def _differences(
+def _plan_differences(
     settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt | None
 ) -> tuple[dict[str, str], InstallerError | None]:
     """Return the changes that a run would make now, as diffs by path with masked secrets; or why it cannot plan."""
@@ -147,7 +147,8 @@ def _differences(
         return {}, error
     files = [wanted for engine in seen.plan.engines for wanted in engine.desired.files]
     return {
-        wanted.path: diff.unified(wanted.path, wanted.file.content, wanted.target)[:_LONGEST] for wanted in files
+        wanted.path: diff.format_diff(wanted.path, wanted.file.content, wanted.target)[:_MAX_DIFFERENCE]
+        for wanted in files
     }, None
 
 
@@ -157,7 +158,7 @@ _REMEDY = (
 )
 
 
-class Seen(enum.StrEnum):
+class DriverHistory(enum.StrEnum):
     """The most that was seen of the driver in a named root."""
 
     UNKNOWN = ""
@@ -173,7 +174,7 @@ class DriverWatch:
 
     def __init__(self, settings: Settings, node: Node) -> None:
         toolkit = settings.toolkit
-        self.named = not roots.is_looked_for(toolkit) and not toolkit.cdi.enabled
+        self.named = not roots.is_automatic(toolkit) and not toolkit.cdi.enabled
         """Whether the root was named, and the same files are installed for every driver in it."""
         self.watched: tuple[tuple[str, str], ...] = ()
         """Paths that change with the driver, with their identities (idling.identity) from before the last search."""
@@ -181,14 +182,14 @@ class DriverWatch:
         """Whether there was a driver in the named root, and none is usable there now."""
         self._settings = settings
         self._node = node
-        self._seen = Seen.UNKNOWN
+        self._seen = DriverHistory.UNKNOWN
 
     @property
-    def seen(self) -> Seen:
+    def seen(self) -> DriverHistory:
         """What was seen so far of the driver in the named root."""
         return self._seen
 
-    def restore(self, watched: tuple[tuple[str, str], ...], seen: Seen, *, away: bool) -> None:
+    def restore(self, watched: tuple[tuple[str, str], ...], seen: DriverHistory, *, away: bool) -> None:
         """Restore what the process before the idle one saved."""
         self.watched = watched
         self.away = self.named and away
@@ -200,18 +201,18 @@ class DriverWatch:
         Raises NodeError, Stopped.
         """
         before = self.watched
-        self.watched = identified(roots.signs(self._node, self._settings.toolkit))
-        if self._seen is not Seen.UNKNOWN and (self.away or self.watched != before):
+        self.watched = identify_paths(roots.paths_to_watch(self._node, self._settings.toolkit))
+        if self._seen is not DriverHistory.UNKNOWN and (self.away or self.watched != before):
             self._look()
 
     def changed(self) -> None:
         """Take the identities again: this change is known, whatever comes of it."""
-        self.watched = identified(path for path, _ in self.watched)
+        self.watched = identify_paths(path for path, _ in self.watched)
 
     def look_first(self) -> None:
         """Inspect a named root for the first time: only a driver that was there can go. Raises NodeError, Stopped."""
-        if self.named and self._seen is Seen.UNKNOWN:
-            self.watched = self.watched or identified(roots.signs(self._node, self._settings.toolkit))
+        if self.named and self._seen is DriverHistory.UNKNOWN:
+            self.watched = self.watched or identify_paths(roots.paths_to_watch(self._node, self._settings.toolkit))
             self._look()
 
     def _look(self) -> None:
@@ -220,22 +221,24 @@ class DriverWatch:
             found = roots.find_driver(self._node, self._settings.toolkit)
             without_gpu = found.driver is None and gpus.find_gpus(self._node).absent
         except InstallerError as error:
-            found, without_gpu = Look(None, (str(error),)), False
+            found, without_gpu = DriverSearch(None, (str(error),)), False
         usable = found.driver is not None
-        gone = not usable and (self._seen is Seen.WORKING or (self._seen is Seen.THERE and found.nothing_there))
-        came = usable and (self.away or self._seen in (Seen.NOTHING, Seen.THERE))
+        gone = not usable and (
+            self._seen is DriverHistory.WORKING or (self._seen is DriverHistory.THERE and found.nothing_there)
+        )
+        came = usable and (self.away or self._seen in (DriverHistory.NOTHING, DriverHistory.THERE))
         self.away = gone and not without_gpu
         if usable:
-            self._seen = Seen.WORKING
-        elif self._seen in (Seen.UNKNOWN, Seen.NOTHING):
-            self._seen = Seen.NOTHING if found.nothing_there else Seen.THERE
+            self._seen = DriverHistory.WORKING
+        elif self._seen in (DriverHistory.UNKNOWN, DriverHistory.NOTHING):
+            self._seen = DriverHistory.NOTHING if found.nothing_there else DriverHistory.THERE
         if came and found.driver is not None:
-            roots.say_found(found.driver)
+            roots.log_driver_found(found.driver)
         elif self.away:
-            roots.say_gone(self._settings.toolkit.driver_root, found.missing, hint=_REMEDY)
+            roots.log_driver_gone(self._settings.toolkit.driver_root, found.missing, hint=_REMEDY)
 
 
-READY = "no NVIDIA GPU: nothing is installed\n"
+NO_GPU_TEXT = "no NVIDIA GPU: nothing is installed\n"
 """The ready file's content while the node shows no GPU."""
 
 
@@ -260,7 +263,7 @@ class GpuWatch:
         if not self._asked_for or receipt is not None:
             self.idle = False
             return False
-        watched = identified(gpus.signs(self._node))
+        watched = identify_paths(gpus.paths_to_watch(self._node))
         seen = gpus.find_usable_gpus(self._node, self._settings.toolkit)
         if self.idle and not seen.absent:
             log.get().info("The node shows an NVIDIA GPU now", key="gpu-found", gpu=str(seen))
@@ -289,9 +292,9 @@ class GpuWatch:
         """Return once a driver is usable, for a run that does not become idle. Raises Stopped."""
         from toolkit_installer.driver import waiting  # noqa: PLC0415  # few runs wait
 
-        waiting.wait(self._node, self._settings, None)
+        waiting.wait_for_driver(self._node, self._settings, None)
 
 
-def identified(paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
+def identify_paths(paths: Iterable[str]) -> tuple[tuple[str, str], ...]:
     """Return the paths, each with its identity as the idle process will compare it."""
     return tuple((path, idling.identity(path)) for path in paths)

@@ -11,7 +11,7 @@ from toolkit_installer.node import interpreter, signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import NriSettings, Settings
 from toolkit_installer.waiting import plugin_protocol
-from toolkit_installer.waiting.child_process import Beside
+from toolkit_installer.waiting.child_process import ChildProcess
 from toolkit_installer.waiting.plugin_protocol import PluginState, PluginStatus
 
 _FUNCTION = "toolkit_installer.waiting.plugin_process:main"
@@ -42,7 +42,7 @@ class PluginWatch:
         self._node = node
         self._socket = nri.socket
         self._asked = plugin_protocol.pack_settings(plugin_protocol.settings_of(settings, nri, node.root.folder))
-        self._process = Beside(_FUNCTION)
+        self._process = ChildProcess(_FUNCTION)
         self.begun = False
         """Whether the plugin is to be served by now: not on a node that must not be changed, or not yet."""
         self._started = 0.0
@@ -89,12 +89,12 @@ class PluginWatch:
 
     def settle(self) -> bool:
         """Make later reports of the process wake the idle process; return whether there was no new report until now."""
-        signals.hold_child()
+        signals.block_child_signal()
         before = self.standing
         self.look()
         if self.standing == before:
             return True
-        signals.release_child()
+        signals.unblock_child_signal()
         return False
 
     def end(self) -> None:

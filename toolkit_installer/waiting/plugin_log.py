@@ -18,7 +18,7 @@ from toolkit_installer.documents import log_line
 from toolkit_installer.documents.log_line import Renderer
 
 _STDERR = 2
-_LONGEST = select.PIPE_BUF
+_MAX_LINE = select.PIPE_BUF
 """The bytes that a pipe takes whole or not at all (pipe(7))."""
 _CUT = "..."
 
@@ -43,8 +43,8 @@ class Lines:
         now = time.strftime(log_line.TIME, time.gmtime())
         text = self._renderer.line({"time": now, "level": level, "msg": msg, "event": key, **values})
         data = text.encode(errors="backslashreplace")
-        if len(data) >= _LONGEST:
-            data = data[: _LONGEST - 1 - len(_CUT)] + _CUT.encode()
+        if len(data) >= _MAX_LINE:
+            data = data[: _MAX_LINE - 1 - len(_CUT)] + _CUT.encode()
         try:
             self._write(data + b"\n")
         except OSError:

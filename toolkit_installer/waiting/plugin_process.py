@@ -20,9 +20,17 @@ import time
 from collections.abc import Callable
 
 from toolkit_installer.node.root import Root
-from toolkit_installer.nri.connection import Lost, Plugin, serve
+from toolkit_installer.nri.connection import ConnectionLost, Plugin, serve
 from toolkit_installer.nri.decision import Granted, Policy, Withheld
-from toolkit_installer.nri.session import Answered, Configured, Event, Identity, Malformed, Serving, Unsupported
+from toolkit_installer.nri.session import (
+    Answered,
+    Event,
+    Malformed,
+    PluginConfigured,
+    PluginIdentity,
+    Serving,
+    Unsupported,
+)
 from toolkit_installer.waiting import plugin_log as log
 from toolkit_installer.waiting import plugin_protocol
 from toolkit_installer.waiting.plugin_protocol import PluginStatus
@@ -41,7 +49,7 @@ Each report wakes the run, and an engine may come and go hundreds of times a sec
 """
 
 
-class Teller:
+class StatusReporter:
     """A reporter of events: to the log, and to the run if the plugin's status changed."""
 
     def __init__(self, channel: int, run: int, socket: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -58,10 +66,10 @@ class Teller:
         self._next = self._changed = 0.0
         """The earliest time of the next report, and the time of the last change of the status."""
 
-    def hear(self, event: Event | Lost) -> None:
+    def hear(self, event: Event | ConnectionLost) -> None:
         """Handle an event, after the engine received its answer."""
         if isinstance(event, Answered):
-            _say_answer(event)
+            _log_answer(event)
         elif isinstance(event, Malformed):
             log.get().warning(
                 "The engine asked the NRI plugin what cannot be read",
@@ -102,15 +110,15 @@ class Teller:
         known = self._standing.connected or self._standing.reason != PluginStatus().reason
         return known and self._told != self._standing
 
-    def _stand(self, event: Event | Lost) -> None:
+    def _stand(self, event: Event | ConnectionLost) -> None:
         """Set the plugin's status by an event."""
-        if isinstance(event, Configured):
+        if isinstance(event, PluginConfigured):
             self._standing = PluginStatus(engine=" ".join(filter(None, event.engine)))
         elif isinstance(event, Serving):
             self._standing = PluginStatus(connected=True, engine=self._standing.engine, reason="")
         elif isinstance(event, Unsupported):
             self._standing = PluginStatus(reason=event.reason, unsupported=True)
-        elif isinstance(event, Lost) and not self._standing.unsupported:
+        elif isinstance(event, ConnectionLost) and not self._standing.unsupported:
             self._standing = PluginStatus(engine=self._standing.engine, reason=event.reason)
 
     def _say(self) -> None:
@@ -150,7 +158,7 @@ class Teller:
             os.kill(self._run, signal.SIGCHLD)
 
 
-def _say_answer(event: Answered) -> None:
+def _log_answer(event: Answered) -> None:
     verdict = event.verdict
     if isinstance(verdict, Granted):
         log.get().info(
@@ -187,7 +195,7 @@ def _run_before_ordinary_work(seconds: float) -> None:
     os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(_PRIORITY))
 
 
-def _take_precedence() -> None:
+def _try_real_time_priority() -> None:
     """Answer before ordinary work, if that is allowed."""
     try:
         _run_before_ordinary_work(_LONGEST_SECONDS)
@@ -207,7 +215,7 @@ def main() -> int:
     given = plugin_protocol.parse_settings(sys.argv[2])
     log.configure(given.log_format)
     policy = Policy(frozenset(given.namespaces), frozenset(given.kinds), given.lenient)
-    _take_precedence()
-    plugin = Plugin(Root(given.root), given.socket, Identity(given.name, given.place), policy)
-    serve(plugin, Teller(channel, run, given.socket), channel)
+    _try_real_time_priority()
+    plugin = Plugin(Root(given.root), given.socket, PluginIdentity(given.name, given.place), policy)
+    serve(plugin, StatusReporter(channel, run, given.socket), channel)
     return 0

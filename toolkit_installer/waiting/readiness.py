@@ -14,7 +14,7 @@ import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.applying.reload_windows import Pending
-from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.common import serving
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
@@ -96,14 +96,14 @@ class Marker:
         return self._files.in_folder(self.path + end)
 
 
-def described(receipt: Receipt, plugin: PluginStatus | None = None) -> str:
+def format_marker(receipt: Receipt, plugin: PluginStatus | None = None) -> str:
     """Return the ready file's content: a line for each engine, with its handlers, and one for the plugin's engine."""
-    engines = [" ".join([each.name, *_served(receipt, each)]) for each in receipt.asked()]
+    engines = [" ".join([each.name, *_list_handlers(receipt, each)]) for each in receipt.asked()]
     served = [f"NRI plugin of {plugin.engine}"] if plugin is not None else []
     return "".join(f"{line}\n" for line in (*engines, *served))
 
 
-def _served(receipt: Receipt, engine: EngineRecord) -> tuple[str, ...]:
+def _list_handlers(receipt: Receipt, engine: EngineRecord) -> tuple[str, ...]:
     """Return an engine's handlers, or the word "cdi" if its containers get the GPU by CDI alone."""
     return tuple(name for name, _ in engine.handlers) or (("cdi",) if receipt.reads_cdi(engine.name) else ())
 
@@ -111,7 +111,7 @@ def _served(receipt: Receipt, engine: EngineRecord) -> tuple[str, ...]:
 _SOON_SECONDS = 5.0
 """The time for an engine's answer before the node is reported as not ready: reports must come within a minute."""
 
-Watched = tuple[tuple[str, str, str], ...]
+WatchedPaths = tuple[tuple[str, str, str], ...]
 """Events, paths in the installer's mount namespace, and their identities (idling.identity)."""
 
 
@@ -138,7 +138,7 @@ class Readiness:
         self._settings = settings
         self._node = node
         self._told = settings.reports is not None or settings.counts
-        self._asked: Watched | None = None
+        self._asked: WatchedPaths | None = None
         """The engines' paths to watch, identified before the engines were queried; None: they were not."""
 
     @property
@@ -153,9 +153,9 @@ class Readiness:
         end.
         """
         patience = self._settings.reload_timeout
-        seen, damage = ask_engines(self._node, receipt, min(_SOON_SECONDS, patience)), self._damage(receipt)
+        seen, damage = query_engines(self._node, receipt, min(_SOON_SECONDS, patience)), self._damage(receipt)
         hint = self._while_down(seen)
-        _say(receipt, seen.wrong, damage, driver_away=driver_away, waits=self.pending is not None, hint=hint)
+        _log_reasons(receipt, seen.wrong, damage, driver_away=driver_away, waits=self.pending is not None, hint=hint)
         if self.plugin is not None and not self.plugin.connected:
             log.get().warning(
                 "Not ready: the NRI plugin is not connected", key="not-ready-plugin", why=self.plugin.reason
@@ -163,12 +163,12 @@ class Readiness:
         if seen.hangs and patience > _SOON_SECONDS:
             self._note(receipt, seen, damage, driver_away=driver_away)
             tell()
-            before, seen = seen, ask_engines(self._node, receipt, patience - _SOON_SECONDS)
+            before, seen = seen, query_engines(self._node, receipt, patience - _SOON_SECONDS)
             if seen.wrong not in ((), before.wrong):
-                _say(receipt, seen.wrong, [], driver_away=False, waits=False, hint=self._while_down(seen))
+                _log_reasons(receipt, seen.wrong, [], driver_away=False, waits=False, hint=self._while_down(seen))
         self._note(receipt, seen, damage, driver_away=driver_away)
 
-    def _note(self, receipt: Receipt | None, seen: Answers, damage: list[str], *, driver_away: bool) -> None:
+    def _note(self, receipt: Receipt | None, seen: EngineAnswers, damage: list[str], *, driver_away: bool) -> None:
         """Set the node's status, and write or remove the ready file. Raises NodeError."""
         self._asked, self.stopped = seen.watched, seen.stopped or seen.hangs
         self.unserved, self.damaged, self.driver_away = seen.unserved, len(damage), driver_away
@@ -179,18 +179,20 @@ class Readiness:
             damage = [f"{'; '.join(damage)} (`--on-drift repair` or `{command}` puts the toolkit's files back)"]
         if (hint := self._while_down(seen)) is not None:
             seen = msgspec.structs.replace(seen, wrong=(*seen.wrong, hint))
-        self.state = _state(receipt, seen, damage, driver_away=driver_away, pending=self.pending, plugin=self.plugin)
+        self.state = _judge_state(
+            receipt, seen, damage, driver_away=driver_away, pending=self.pending, plugin=self.plugin
+        )
         if receipt is None and self.state.reason is Reason.INSTALLING:
             from toolkit_installer.planning import installed  # noqa: PLC0415  # only for a node without a receipt
 
-            if installed.is_there(self._node, self._settings.toolkit.folder):
-                self.state = NodeState(Reason.DRIFT, _owed(None))
+            if installed.is_toolkit_installed(self._node, self._settings.toolkit.folder):
+                self.state = NodeState(Reason.DRIFT, _describe_pending_work(None))
         if self._told:
             from toolkit_installer import foreign_words  # noqa: PLC0415  # only for reports
 
-            self.state = msgspec.structs.replace(self.state, message=foreign_words.own(self.state.message))
+            self.state = msgspec.structs.replace(self.state, message=foreign_words.mask_own_text(self.state.message))
         if receipt is not None and _is_installed(receipt) and driver_away and not (seen.wrong or damage):
-            self.marker.start(described(receipt, self.plugin))
+            self.marker.start(format_marker(receipt, self.plugin))
         if self.pending is not None:  # nothing more is allowed now, and a new pod could do no more
             self.marker.start(f"{self.pending.words}\n")
         if receipt is None or not self.state.ready:
@@ -198,9 +200,9 @@ class Readiness:
             return
         if self.engine_changed:
             log.get().info("An engine was started: it serves the handlers", key="engine-started")
-        self.marker.write(described(receipt, self.plugin))
+        self.marker.write(format_marker(receipt, self.plugin))
 
-    def _while_down(self, seen: Answers) -> str | None:
+    def _while_down(self, seen: EngineAnswers) -> str | None:
         """Return how to get the status while an engine is down; None if none is, or outside a container."""
         if not seen.silent:
             return None
@@ -213,16 +215,16 @@ class Readiness:
         """Return descriptions of the toolkit's files that would not work; [] if drift is ignored."""
         if self._settings.on_drift is OnDrift.IGNORE:
             return []
-        damage = node_watch.damage(self._settings, self._node, receipt)
+        damage = node_watch.find_damage(self._settings, self._node, receipt)
         return [f"{each.name}: {each.what}" for each in damage if each.certain]
 
-    def watched(self, receipt: Receipt | None, processes: Mapping[EngineName, Process | None]) -> Watched:
+    def watched(self, receipt: Receipt | None, processes: Mapping[EngineName, Process | None]) -> WatchedPaths:
         """Return the engines' paths to watch: from the last query, else by the `processes` that converging found."""
         if self._asked is not None or receipt is None:
             return self._asked or ()
-        seen = [each for engine in receipt.asked() for each in _process_of(processes.get(engine.name))]
+        seen = [each for engine in receipt.asked() for each in _watch_process(processes.get(engine.name))]
         alive = [each for each in seen if each[2]]  # the run itself restarted the others
-        return (*alive, *(_socket_of(self._node, engine) for engine in receipt.asked()))
+        return (*alive, *(_watch_socket(self._node, engine) for engine in receipt.asked()))
 
 
 _NO_RECEIPT = "there is no receipt of what is installed: `{}` rebuilds it"
@@ -233,14 +235,14 @@ def _is_installed(receipt: Receipt | None) -> bool:
     return receipt is not None and receipt.state is State.INSTALLED
 
 
-def _owed(receipt: Receipt | None) -> str:
+def _describe_pending_work(receipt: Receipt | None) -> str:
     """Return the message that names the pending work on a node and the command that does it."""
     from toolkit_installer.waiting import refresh_command  # noqa: PLC0415  # only for an interrupted run
 
     return (_NO_RECEIPT if receipt is None else _UNFINISHED).format(refresh_command.of_self())
 
 
-def _say(
+def _log_reasons(
     receipt: Receipt | None,
     wrong: Sequence[str],
     damage: Sequence[str],
@@ -251,7 +253,7 @@ def _say(
 ) -> None:
     """Log the reasons why the node is not ready."""
     if wrong or not (_is_installed(receipt) or driver_away or waits):
-        owed = [] if _is_installed(receipt) else [_owed(receipt)]
+        owed = [] if _is_installed(receipt) else [_describe_pending_work(receipt)]
         log.get().warning(
             "Not ready: the engines do not serve the handlers",
             key="not-ready-engine",
@@ -264,9 +266,9 @@ def _say(
         log.get().warning("Not ready: no driver is usable", key="not-ready-driver")
 
 
-def _state(
+def _judge_state(
     receipt: Receipt | None,
-    seen: Answers,
+    seen: EngineAnswers,
     damage: Sequence[str],
     *,
     driver_away: bool,
@@ -283,14 +285,14 @@ def _state(
     if seen.wrong:
         reason = Reason.ENGINE_DOWN if seen.silent else Reason.DRIFT
         return NodeState(reason, "; ".join(seen.wrong))
-    if (amiss := _amiss(damage, plugin)) is not None:
+    if (amiss := _find_other_fault(damage, plugin)) is not None:
         return amiss
-    served = "; ".join(described(receipt, plugin).splitlines())
+    served = "; ".join(format_marker(receipt, plugin).splitlines())
     served = served or "The toolkit is installed, and no engine is configured for it"
     return NodeState(Reason.SERVING, served if pending is None else f"{served}; {pending.words}")
 
 
-def _amiss(damage: Sequence[str], plugin: PluginStatus | None) -> NodeState | None:
+def _find_other_fault(damage: Sequence[str], plugin: PluginStatus | None) -> NodeState | None:
     """Return the status for a fault outside the engines, None if there is none. Pure."""
     if plugin is not None and not plugin.connected:
         return NodeState(Reason.PLUGIN_DOWN, f"The NRI plugin is not connected: {plugin.reason}")
@@ -299,11 +301,11 @@ def _amiss(damage: Sequence[str], plugin: PluginStatus | None) -> NodeState | No
     return None
 
 
-class Answers(msgspec.Struct, frozen=True):
+class EngineAnswers(msgspec.Struct, frozen=True):
     """The engines' answers: their faults (`wrong`), the paths to watch, and whether an engine is not running at all."""
 
     wrong: tuple[str, ...] = ()
-    watched: Watched = ()
+    watched: WatchedPaths = ()
     stopped: bool = False
     unserved: frozenset[str] = frozenset()
     """The names of the engines with faults."""
@@ -313,7 +315,7 @@ class Answers(msgspec.Struct, frozen=True):
     """Whether a silent engine runs, or accepted the request."""
 
 
-def ask_engines(node: Node, receipt: Receipt | None, seconds: float) -> Answers:
+def query_engines(node: Node, receipt: Receipt | None, seconds: float) -> EngineAnswers:
     """Query the engines' handlers; an engine that is starting gets `seconds`. Raises Stopped on a pending signal.
 
     A stopped engine that systemd would start on a request is not queried.
@@ -324,48 +326,48 @@ def ask_engines(node: Node, receipt: Receipt | None, seconds: float) -> Answers:
     stopped = silent = hangs = False
     for engine in receipt.asked() if receipt is not None else ():
         # identified before the query: a restart from here on is seen
-        watched.append(_socket_of(node, engine))
-        if serving.starts_when_asked(node, engine.name, engine.socket):
-            wrong.append(_silence(node, engine, "it is not running"))
+        watched.append(_watch_socket(node, engine))
+        if serving.is_socket_activated(node, engine.name, engine.socket):
+            wrong.append(_describe_silence(node, engine, "it is not running"))
             unserved.add(str(engine.name))
             stopped = silent = True
             continue
-        live, heard = serving.heard(adapter_of(engine.name), node, engine.socket, seconds)
+        live, heard = serving.query_engine(get_adapter(engine.name), node, engine.socket, seconds)
         if live is None:
-            process, silent = serving.process_of(node, engine.name, engine.socket), True
+            process, silent = serving.find_process(node, engine.name, engine.socket), True
             hangs |= process is not None or heard.endswith(serving.SILENCE)
-            missing = [_silence(node, engine, heard)]
+            missing = [_describe_silence(node, engine, heard)]
         else:
             process = live.process
-            missing = [f"{engine.name}: {each}" for each in observe.unserved(node, receipt, engine, live)]
-            watched += _answer_of(node, engine) if process is not None else []
+            missing = [f"{engine.name}: {each}" for each in observe.find_unserved(node, receipt, engine, live)]
+            watched += _watch_answers(node, engine) if process is not None else []
         unserved |= {str(engine.name)} if missing else set()
         wrong += missing
-        watched += _process_of(process)
-    return Answers(tuple(wrong), tuple(watched), stopped, frozenset(unserved), silent, hangs)
+        watched += _watch_process(process)
+    return EngineAnswers(tuple(wrong), tuple(watched), stopped, frozenset(unserved), silent, hangs)
 
 
-def _silence(node: Node, engine: EngineRecord, heard: str) -> str:
+def _describe_silence(node: Node, engine: EngineRecord, heard: str) -> str:
     """Return the message that an engine does not answer, with its socket, and where to look."""
-    unit = serving.unit_of(node, engine.name, engine.socket)
+    unit = serving.find_unit(node, engine.name, engine.socket)
     place = f"`systemctl status {unit}`" if unit is not None else "what starts it"
     return f"{engine.name}: {heard} ({engine.socket}; look at {place})"
 
 
-def _socket_of(node: Node, engine: EngineRecord) -> tuple[str, str, str]:
+def _watch_socket(node: Node, engine: EngineRecord) -> tuple[str, str, str]:
     """Return the watch of an engine's socket. Raises NodeError."""
     socket = node.root.outside(node.files.canonical(engine.socket))
     return idling.ENGINE, socket, idling.identity(socket)
 
 
-def _answer_of(node: Node, engine: EngineRecord) -> list[tuple[str, str, str]]:
+def _watch_answers(node: Node, engine: EngineRecord) -> list[tuple[str, str, str]]:
     """Return the watch of a running engine's answers; [] for an engine that does not speak HTTP."""
-    socket = f"{node.root.outside(node.files.canonical(engine.socket))}{idling.ASKED}"
+    socket = f"{node.root.outside(node.files.canonical(engine.socket))}{idling.PROBE_SUFFIX}"
     answers = idling.identity(socket) == idling.ANSWERS
     return [(idling.SILENT, socket, idling.ANSWERS)] if answers else []
 
 
-def _process_of(process: Process | None) -> list[tuple[str, str, str]]:
+def _watch_process(process: Process | None) -> list[tuple[str, str, str]]:
     """Return the watch of an engine's process, by its folder in /proc; [] without a process.
 
     If the process is gone already, the identity is empty, which no file ever has.

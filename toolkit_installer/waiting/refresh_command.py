@@ -35,7 +35,7 @@ _CONTAINERS = (
 
 def of_self() -> str:
     """Return the command `refresh` for this run."""
-    return command("refresh", sys.argv, os.environ, _namespace(os.getpid()), places.table_of(os.getpid()))
+    return format_command("refresh", sys.argv, os.environ, _namespace(os.getpid()), places.table_of(os.getpid()))
 
 
 def of_run(pid: int, started: Sequence[str]) -> str:
@@ -46,7 +46,7 @@ def of_run(pid: int, started: Sequence[str]) -> str:
     process = processes.inspect_process(pid)
     environment = processes.environment(process) if process is not None else {}
     words = started or (process.arguments if process is not None else ())
-    return command("refresh", words, environment, _namespace(pid), places.table_of(pid))
+    return format_command("refresh", words, environment, _namespace(pid), places.table_of(pid))
 
 
 def status_without_engine() -> str | None:
@@ -54,9 +54,9 @@ def status_without_engine() -> str | None:
 
     `kubectl exec` and `docker exec` need the engine; the container's processes go on without it.
     """
-    if places.sees_inits_root_elsewhere():
+    if places.has_other_root_than_init():
         pid = str(os.getpid())  # the PID on the node
-    elif places.is_marked():
+    elif places.is_marked_as_container():
         pid = "PID"
     else:
         return None
@@ -64,7 +64,7 @@ def status_without_engine() -> str | None:
     return f"nsenter -t {pid} -m -p {Program.TOOLKIT_INSTALLER} status{_options(sys.argv, os.environ)}"
 
 
-def command(
+def format_command(
     name: str, started: Sequence[str], environment: Mapping[str, str], namespace: str | None, table: Sequence[Mount]
 ) -> str:
     """Return the command line of our command `name` for a run with this command line, environment and mounts. Pure."""
@@ -84,7 +84,10 @@ def command(
 def _options(started: Sequence[str], environment: Mapping[str, str]) -> str:
     """Return the options by which another command finds the run's node root, folder and PID file. Pure."""
     given = (
-        (flags[0], command_line.last(started, *flags) or next(filter(None, map(environment.get, names)), None))
+        (
+            flags[0],
+            command_line.last_flag_value(started, *flags) or next(filter(None, map(environment.get, names)), None),
+        )
         for flags, names in _PLACES
     )
     return "".join(f" {flag} {shlex.quote(value)}" for flag, value in given if value and value not in _USUAL)

@@ -148,20 +148,22 @@ def wait(
         tuple((other.fd, other.path, tuple(other.created_folders)) for other in pid_file.others),
         tuple(_notified(folders)),
     )
-    if folders and any(idling.identity(path) != known for _, path, known in watched if not path.endswith(idling.ASKED)):
+    if folders and any(
+        idling.identity(path) != known for _, path, known in watched if not path.endswith(idling.PROBE_SUFFIX)
+    ):
         # changed before the kernel reported changes: the idle process is to look as soon as after one that is reported
         os.kill(os.getpid(), signal.SIGIO)
     following, other = first, []
     if _ENTRY is not None:
         name = _ENTRY.replace("_", "-")
         following = interpreter.calling(f"toolkit_installer.__main__:{_ENTRY}", name, *sys.argv[1:])
-        other = [interpreter.needed(first), *first]
+        other = [interpreter.find_script(first), *first]
     text = json.dumps(msgspec.to_builtins(locks) | {"state": state})
     longest = str(seconds) if seconds is not None else ""
     fields = [text, str(_LOOK_SECONDS), longest, str(len(following)), *following]
     for each in watched:
         fields += each
-    fields += ["", interpreter.needed(following), *other]
+    fields += ["", interpreter.find_script(following), *other]
     fd = os.memfd_create(STATE, os.MFD_ALLOW_SEALING)  # without MFD_CLOEXEC: the idle process reads it
     os.write(fd, "\0".join(fields).encode("utf-8", "surrogateescape"))
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
@@ -171,7 +173,7 @@ def wait(
     coprocess.end_all()
     sys.stdout.flush()
     sys.stderr.flush()
-    idle = interpreter.isolated(interpreter.compiled(_WAITER), str(fd))
+    idle = interpreter.build_isolated_command(interpreter.find_bytecode(_WAITER), str(fd))
     os.execv(idle[0], idle)  # noqa: S606  # no shell
 
 
@@ -197,7 +199,7 @@ def resumed() -> Resumed | None:
     text = os.environ.pop(idling.RESUME, "")
     if not text:
         return None
-    node_signals.release_child()
+    node_signals.unblock_child_signal()
     number, _, events = text.partition(":")
     fd = _opened(number)
     if fd is None:

@@ -16,7 +16,7 @@ from tests.support.manifests import Object
 from toolkit_installer.kubernetes import node_state
 from toolkit_installer.kubernetes.client import APPLY, JSON, MERGE, REVIEW_PATH
 from toolkit_installer.kubernetes.node_client import DAEMON_SET, NODE
-from toolkit_installer.kubernetes.node_state import MANAGER, READY_IN, Happening, NodeState, Reason, Told
+from toolkit_installer.kubernetes.node_state import MANAGER, READY_IN, EventContent, NodeState, Reason, ReportedEvent
 from toolkit_installer.settings import CONDITION
 
 OWN, OTHER = "node-a", "node-b"
@@ -96,13 +96,15 @@ def event(kind: str, name: str, node: str = OWN, **changed: Any) -> Object:
     """Return an event as the program writes it on a node, changed so; `name` is what follows that of its object."""
     involved = about(kind, node)
     message = "The engine does not answer" if kind == NODE else f"{node}: The engine does not answer"
-    told = Told(Happening(kind, "EngineDown", message, warning=True), f"{involved['name']}.{name}", 1, 0.0, 0.0)
+    told = ReportedEvent(
+        EventContent(kind, "EngineDown", message, warning=True), f"{involved['name']}.{name}", 1, 0.0, 0.0
+    )
     return node_state.body(told, involved, node=node, now=NOW) | changed
 
 
 def again(message: str) -> Object:
     """Return the change by which the program counts an event once more."""
-    return node_state.again(Told(Happening(NODE, "EngineDown", message), "", 2, 0.0, 0.0), last=NOW)
+    return node_state.again(ReportedEvent(EventContent(NODE, "EngineDown", message), "", 2, 0.0, 0.0), last=NOW)
 
 
 def prepared() -> list[Object]:
@@ -149,12 +151,12 @@ def _patch_event(name: str, body: Any, kind: str = MERGE, place: str = _NODE_EVE
 def _condition(node: str) -> Request:
     state = NodeState(Reason.SERVING, "docker serves nvidia")
     said = node_state.condition(CONDITION, state, now=NOW, since=NOW)
-    return _apply(node, node_state.with_conditions(node, said), "/status")
+    return _apply(node, node_state.conditions_body(node, said), "/status")
 
 
 def _labels(node: str) -> Request:
     found = node_state.labels(version="1", engines=("docker",), payload="1.18.0")
-    return _apply(node, node_state.with_labels(node, found))
+    return _apply(node, node_state.labels_body(node, found))
 
 
 def _taint(node: str, **changed: str) -> Request:
@@ -201,9 +203,9 @@ _STATUS_OF_OTHERS: tuple[Object, ...] = (
 
 OWN_FIELDS = (
     _condition(OWN),
-    _apply(OWN, node_state.with_conditions(OWN), "/status"),
+    _apply(OWN, node_state.conditions_body(OWN), "/status"),
     _labels(OWN),
-    _apply(OWN, node_state.with_labels(OWN, {})),
+    _apply(OWN, node_state.labels_body(OWN, {})),
     _patch(OWN, {"metadata": {"annotations": {READY_IN: "x"}}}),
     _patch(OWN, {"metadata": {"annotations": {READY_IN: None}}}),
     _taint(OWN),
@@ -263,7 +265,7 @@ TABLE = (
             *(_patch_status(OWN, {"status": change}) for change in _STATUS_OF_OTHERS),
             _patch_status(OWN, {"status": {"conditions": [{"$patch": "delete", "type": "Ready"}]}}, STRATEGIC),
             _patch_status(OWN, [{"op": "remove", "path": "/status/conditions/0"}], JSON_PATCH),
-            _apply(OWN, node_state.with_conditions(OWN, {"type": "Ready", "status": "False"}), "/status"),
+            _apply(OWN, node_state.conditions_body(OWN, {"type": "Ready", "status": "False"}), "/status"),
         ),
     ),
     Row(
@@ -288,7 +290,7 @@ TABLE = (
             _patch_status(OWN, {"metadata": {"labels": {"example.com/label": "x"}}}),
             _patch_status(OWN, {"metadata": {"annotations": {"example.com/note": "x"}}}),
             _apply(
-                OWN, node_state.with_labels(OWN, {"kubernetes.io/os": "x"}), query="fieldManager=kubelet&force=true"
+                OWN, node_state.labels_body(OWN, {"kubernetes.io/os": "x"}), query="fieldManager=kubelet&force=true"
             ),
             _patch(OWN, [{"op": "remove", "path": "/metadata/labels"}], JSON_PATCH),
         ),
@@ -406,7 +408,7 @@ TABLE = (
             Request("PUT", f"/api/v1/nodes/{OWN}/status", node(OWN)),
             Request("PUT", f"/api/v1/nodes/{OTHER}/status", node(OTHER)),
             Request("POST", "/api/v1/nodes", node("node-c")),
-            _apply("node-c", node_state.with_labels("node-c", {"toolkit-installer/version": "x"})),
+            _apply("node-c", node_state.labels_body("node-c", {"toolkit-installer/version": "x"})),
             Request("DELETE", f"/api/v1/nodes/{OWN}"),
             Request("DELETE", "/api/v1/nodes"),
             Request("GET", "/api/v1/nodes"),

@@ -12,9 +12,9 @@ import sys
 
 from toolkit_installer.node.root import Root
 from toolkit_installer.nri import decision
-from toolkit_installer.nri.connection import Lost, Plugin, serve
+from toolkit_installer.nri.connection import ConnectionLost, Plugin, serve
 from toolkit_installer.nri.decision import Policy
-from toolkit_installer.nri.session import Configured, Event, Identity, Unsupported
+from toolkit_installer.nri.session import Event, PluginConfigured, PluginIdentity, Unsupported
 
 _REFUSED = 3
 
@@ -22,9 +22,9 @@ _REFUSED = 3
 def main() -> int:
     socket, namespaces, kinds, *words = sys.argv[1:]
     if "ungated" in words:
-        decision.refusal = _none
+        decision.find_engine_refusal = _none
     policy = Policy(frozenset(namespaces.split(",")), frozenset(filter(None, kinds.split(","))), "lenient" in words)
-    plugin = Plugin(Root("/"), socket, Identity("toolkit-installer", 10), policy)
+    plugin = Plugin(Root("/"), socket, PluginIdentity("toolkit-installer", 10), policy)
     serve(plugin, _Printer(), sys.stdin.fileno())
     return 0
 
@@ -39,11 +39,11 @@ class _Printer:
     def __init__(self) -> None:
         self._known = False
 
-    def hear(self, event: Event | Lost) -> None:
+    def hear(self, event: Event | ConnectionLost) -> None:
         """Print it."""
         print(json.dumps([type(event).__name__, *event]), flush=True)  # noqa: T201  # it is read
-        self._known |= isinstance(event, Configured)
-        if isinstance(event, Unsupported) or (isinstance(event, Lost) and not self._known):
+        self._known |= isinstance(event, PluginConfigured)
+        if isinstance(event, Unsupported) or (isinstance(event, ConnectionLost) and not self._known):
             sys.exit(_REFUSED)
 
     def patience(self) -> float | None:

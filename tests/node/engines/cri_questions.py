@@ -35,7 +35,7 @@ def asked_at_once() -> Iterator[None]:
     def ask(question: bytes, seconds: float) -> bytes:
         if os.geteuid():
             return started(question, seconds)
-        signals.heed()
+        signals.raise_if_pending()
         with Client(address, "AF_UNIX") as connection:
             connection.send_bytes(question)
             if not connection.poll(seconds):
@@ -83,7 +83,7 @@ def _answered(question: bytes) -> bytes:
     pid = os.fork()
     if pid == 0:
         try:
-            said = json.dumps(cri_child.answered(json.loads(question))) + "\n"
+            said = json.dumps(cri_child.answer_request(json.loads(question))) + "\n"
         except BaseException:  # noqa: BLE001  # nobody is above it
             said = traceback.format_exc()
         with open(writing, "w", encoding="utf-8") as output:

@@ -69,7 +69,12 @@ class Machine:
         with (self.folder / "starts").open("a") as starts:
             starts.write(f"{process.pid}\n")
         deadline = time.monotonic() + DEADLINE
-        while sockets.peer(Node(str(self.node.root)).root, crio_stand_in.LISTEN, b"GET /info HTTP/1.0\r\n\r\n") is None:
+        while (
+            sockets.find_responding_peer(
+                Node(str(self.node.root)).root, crio_stand_in.LISTEN, b"GET /info HTTP/1.0\r\n\r\n"
+            )
+            is None
+        ):
             if process.poll() is not None or time.monotonic() > deadline:
                 raise ProgramError(f"it does not start: {(self.folder / 'log').read_text()}")
             time.sleep(0.05)
@@ -103,7 +108,7 @@ class Machine:
                 os.kill(os.getpid(), signal.SIGTERM)
             deadline = time.monotonic() + DEADLINE
             while True:  # as a program is waited for
-                signals.heed()
+                signals.raise_if_pending()
                 meanwhile()
                 if not self.stops_caller:
                     break

@@ -27,15 +27,15 @@ from tests.node.sweeps.trees import taken
 from tests.support.fake_node import DAEMON_JSON, FakeNode
 from tests.support.stand_ins import answering, failing
 from toolkit_installer.applying import reload
-from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.engines.api import EngineSilentError, LiveState
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.crio.engine import Crio
-from toolkit_installer.engines.crio.places import CrioLive
+from toolkit_installer.engines.crio.places import CrioLiveState
 from toolkit_installer.engines.docker.engine import Docker
 from toolkit_installer.node import sockets
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
-from toolkit_installer.node.programs import Completed, ProgramError, Programs
+from toolkit_installer.node.programs import CompletedProgram, ProgramError, Programs
 from toolkit_installer.node.services import Services
 
 SOCKET = "/run/docker.sock"
@@ -69,7 +69,7 @@ def keep_only(*kept: int) -> None:
                 os.close(int(name))
 
 
-def _asked_for_long(engine: Docker, node: Node, socket_path: str, _: float) -> Live:
+def _asked_for_long(engine: Docker, node: Node, socket_path: str, _: float) -> LiveState:
     return _ASK(engine, node, socket_path, _ANSWER_SECONDS)
 
 
@@ -217,26 +217,26 @@ class _Unit:
         ):
             yield
 
-    def _ask(self, *_: object) -> Live:
+    def _ask(self, *_: object) -> LiveState:
         served = self.take()
         if served.down:
             raise EngineSilentError(f"the fake {self.name} {served.down}")
         unit = f"{self.name}.service"
         return self._live(served, Process(4194305, self.name, f"/usr/bin/{self.name}", (), float(served.starts), unit))
 
-    def _live(self, served: Served, process: Process) -> Live:
+    def _live(self, served: Served, process: Process) -> LiveState:
         """Return what it says of itself."""
         raise NotImplementedError
 
     def _find(self, name: str) -> str | None:
         return _SYSTEMCTL if name == "systemctl" else None
 
-    def _run(self, command: list[str], **_: object) -> Completed:
+    def _run(self, command: list[str], **_: object) -> CompletedProgram:
         if command[:2] == [_SYSTEMCTL, "restart"]:
             self.put(dataclasses.replace(started(self.name, taken(self.node)), starts=self.take().starts + 1))
         elif command[0] != _SYSTEMCTL:
             raise ProgramError(f"the node has no {command[0]}")
-        return Completed(0, b"", "")
+        return CompletedProgram(0, b"", "")
 
 
 class FakeContainerd(_Unit):
@@ -245,9 +245,9 @@ class FakeContainerd(_Unit):
     name = "containerd"
     adapter = Containerd
 
-    def _live(self, served: Served, process: Process) -> Live:
+    def _live(self, served: Served, process: Process) -> LiveState:
         handlers: dict[str, Any] = dict(served.handlers)
-        return Live("2.1.4", handlers, served.default, process, cdi_folders=self.cdi_folders if served.cdi else ())
+        return LiveState("2.1.4", handlers, served.default, process, cdi_folders=self.cdi_folders if served.cdi else ())
 
 
 class FakeCrio(_Unit):
@@ -261,6 +261,6 @@ class FakeCrio(_Unit):
         with super().inside(), mock.patch.object(Crio, "stranded", answering(())):
             yield
 
-    def _live(self, served: Served, process: Process) -> Live:
+    def _live(self, served: Served, process: Process) -> LiveState:
         handlers: dict[str, Any] = dict(served.handlers)
-        return CrioLive("1.34.2", handlers, served.default, process, cdi_folders=self.cdi_folders)
+        return CrioLiveState("1.34.2", handlers, served.default, process, cdi_folders=self.cdi_folders)

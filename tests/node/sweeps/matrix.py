@@ -22,7 +22,7 @@ from tests.support import fake_ctk, payloads
 from tests.support.fake_node import CONFIG_TOML, CRIO_SITE, DAEMON_JSON, STORE, TOOLKIT, Entry, FakeNode
 from toolkit_installer.driver import cdi
 from toolkit_installer.node import programs
-from toolkit_installer.node.programs import Completed
+from toolkit_installer.node.programs import CompletedProgram
 
 OWNER = (4321, 1234) if os.geteuid() == 0 else (os.geteuid(), os.getegid())
 XATTRS = (("user.origin", b"config management \x00\xff"),)
@@ -192,9 +192,9 @@ class Done:
 @contextlib.contextmanager
 def _asked_once(inside: Callable[[], AbstractContextManager[object]]) -> Iterator[None]:
     """Have what nvidia-ctk makes of a driver made once: neither changes, and the fork for it is a tenth of a run."""
-    known = dict[tuple[tuple[str, ...], bytes], Completed]()
+    known = dict[tuple[tuple[str, ...], bytes], CompletedProgram]()
 
-    def run(command: Sequence[str], *, seconds: float, given: bytes = b"") -> Completed:
+    def run(command: Sequence[str], *, seconds: float, given: bytes = b"") -> CompletedProgram:
         if "cdi" not in command:
             return programs.run(command, seconds=seconds, given=given)
         key = (tuple(command), given)

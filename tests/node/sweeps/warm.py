@@ -31,7 +31,7 @@ from tests.node.faults import ENVIRONMENT, Outcome, Plan, invoke
 from tests.support.stand_ins import answering
 from toolkit_installer.cli import tree
 from toolkit_installer.node import processes, signals
-from toolkit_installer.node.programs import Completed
+from toolkit_installer.node.programs import CompletedProgram
 from toolkit_installer.reporting import versions
 from toolkit_installer.settings import Program
 
@@ -69,9 +69,9 @@ def quick() -> Iterator[None]:
 
     And look at no processes: containers of this machine are none of the made node's.
     """
-    version = Completed(0, b"", "")
+    version = CompletedProgram(0, b"", "")
     with (
-        mock.patch.object(processes, "pids", answering([])),
+        mock.patch.object(processes, "list_pids", answering([])),
         mock.patch.object(tree, "top_command", answering(_COMMANDS)),
         mock.patch.object(versions, "run", answering(version)),
     ):
@@ -190,5 +190,5 @@ class Warm:
         """Do what the end of a process does to what the command held."""
         gc.collect(0)  # sockets and files close themselves before their numbers are taken from them
         keep_only(connection, self._said.fileno())
-        while signals.take() is not None:
+        while signals.take_signal() is not None:
             pass

@@ -82,7 +82,7 @@ def applier(played: Played, monkeypatch: pytest.MonkeyPatch) -> Applier:
         return SETTLED
 
     monkeypatch.setattr(made, "_change", change)
-    monkeypatch.setattr(record, "settled", settled)
+    monkeypatch.setattr(record, "build_final_receipt", settled)
     monkeypatch.setattr(files, "remove", lambda _node, folder, name: played.done.append(f"removed {folder}/{name}"))
     return made
 
@@ -194,12 +194,12 @@ def test_without_an_old_record_what_is_new_goes_unless_somebody_needs_it(
 ) -> None:
     played.there = None
     gone: list[tuple[str, ...]] = []
-    monkeypatch.setattr(files, "remove_all", lambda _node, receipt: gone.append(receipt.toolkit_files))
+    monkeypatch.setattr(files, "remove_toolkit_files", lambda _node, receipt: gone.append(receipt.toolkit_files))
     monkeypatch.setattr(files, "remove_folders", lambda *_: played.done.append("folders"))
-    monkeypatch.setattr(files_naming, "known_files", lambda _receipt: ())
+    monkeypatch.setattr(files_naming, "list_recorded_files", lambda _receipt: ())
     found = [SimpleNamespace(file=Path("/etc/x"), line=7)] if named else []
-    monkeypatch.setattr(files_naming, "naming", lambda *_, **_known: found)
-    monkeypatch.setattr(toolkit_users, "held", lambda *_: held)
+    monkeypatch.setattr(files_naming, "find_naming_files", lambda *_, **_known: found)
+    monkeypatch.setattr(toolkit_users, "is_still_needed", lambda *_: held)
     fail(applier, monkeypatch, ConfigurationError("no"))
     with pytest.raises(ConfigurationError):
         applier.apply(seen(receipt=None))

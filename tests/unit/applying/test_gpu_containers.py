@@ -19,7 +19,7 @@ from toolkit_installer.applying import gpu_containers
 from toolkit_installer.node import descriptors, idling, processes, signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.root import Root
-from toolkit_installer.node.trust import Standing
+from toolkit_installer.node.trust import TrustLevel
 from toolkit_installer.planning import toolkit_users
 
 TASKS = "io.containerd.runtime.v2.task"
@@ -31,10 +31,10 @@ SANDBOX = {**POD, "io.kubernetes.cri.container-type": "sandbox"}
 @pytest.fixture
 def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Started]:
     """No other processes are seen than those that it starts."""
-    matching = processes.matching
+    matching = processes.find_matching
     with contextlib.closing(Started(tmp_path)) as started:
         own = lambda wanted: (each for each in matching(wanted) if each[0] in started.pids)  # noqa: E731
-        monkeypatch.setattr(processes, "matching", own)
+        monkeypatch.setattr(processes, "find_matching", own)
         yield started
 
 
@@ -62,7 +62,7 @@ class Played:
         return self.start("containerd-shim-runc-v2", "-id", place.name, folder=place)
 
     def look(self, *, by_default: bool = False) -> tuple[str, ...]:
-        return gpu_containers.look(Node("/"), str(self.toolkit), by_default=by_default).why
+        return gpu_containers.find_busy_reasons(Node("/"), str(self.toolkit), by_default=by_default).why
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_a_monitored_container_that_is_in_no_pod_is_called_by_its_id(
 
 
 def test_a_shim_that_this_user_may_not_look_at_counts(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "matching", lambda _: iter([(7, "containerd-shim", Standing.UNSEEN)]))
+    monkeypatch.setattr(processes, "find_matching", lambda _: iter([(7, "containerd-shim", TrustLevel.UNSEEN)]))
     (why,) = played.look()
     assert why.startswith("the process 7 may not be looked at")
 
@@ -145,18 +145,18 @@ def test_what_is_called_a_shim_and_runs_in_a_pod_does_not_count(
 ) -> None:
     inside = played.shim(played.bundle("inside", played.runtime, {}))
     monkeypatch.setattr(
-        toolkit_users, "is_elsewhere", lambda _node, pid, path: (pid, path) == (inside, str(played.toolkit))
+        toolkit_users, "has_other_root", lambda _node, pid, path: (pid, path) == (inside, str(played.toolkit))
     )
     assert played.look() == ()
-    monkeypatch.setattr(toolkit_users, "is_elsewhere", lambda *_: False)
+    monkeypatch.setattr(toolkit_users, "has_other_root", lambda *_: False)
     assert played.look() == ("ml/train-0 runs through a handler of this program",)
 
 
 def test_a_process_table_that_cannot_be_read_counts(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: object) -> Iterator[tuple[int, str, Standing]]:
+    def refuse(_: object) -> Iterator[tuple[int, str, TrustLevel]]:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(processes, "matching", refuse)
+    monkeypatch.setattr(processes, "find_matching", refuse)
     (why,) = played.look()
     assert why.startswith("the node's containers cannot be looked at: ")
 
@@ -179,7 +179,7 @@ def test_the_container_that_this_program_runs_in_does_not_count(
 def test_what_is_to_be_watched_changes_when_the_container_ends(played: Played) -> None:
     bundle = played.bundle("train", played.runtime, {})
     shim = played.shim(played.bundle("pause", "/usr/bin/runc", {"annotations": SANDBOX}))
-    watched = gpu_containers.look(Node("/"), str(played.toolkit), by_default=False).watched
+    watched = gpu_containers.find_busy_reasons(Node("/"), str(played.toolkit), by_default=False).watched
     assert {path for path, _ in watched} == {f"/proc/{shim}", f"/proc/{shim}/cwd/../train/config.json"}
     assert all(idling.identity(path) == known for path, known in watched)
     (bundle / "config.json").unlink()
@@ -210,14 +210,14 @@ def test_what_is_to_be_watched_changes_when_the_container_ends(played: Played) -
     ],
 )
 def test_what_a_specification_says_of_gpus(said: dict[str, Any], has: bool, asks: bool) -> None:  # noqa: FBT001
-    assert (gpu_containers.has_device(said), gpu_containers.asks_for_one(said)) == (has, asks)
+    assert (gpu_containers.has_device(said), gpu_containers.requests_gpu(said)) == (has, asks)
 
 
 def test_the_numbers_of_a_drivers_devices_are_those_of_its_name() -> None:
     listed = "Character devices:\n  1 mem\n195 nvidia\n234 nvidia-caps\n507 nvidia-uvm\n\nBlock devices:\n  8 nvidia\n"
-    assert descriptors.majors("nvidia", listed) == {195, 234, 507}
-    assert descriptors.majors("nvidia", "Character devices:\n  1 mem\n") == frozenset()
-    assert descriptors.majors("mem") == {1}
+    assert descriptors.find_major_numbers("nvidia", listed) == {195, 234, 507}
+    assert descriptors.find_major_numbers("nvidia", "Character devices:\n  1 mem\n") == frozenset()
+    assert descriptors.find_major_numbers("mem") == {1}
 
 
 def test_a_process_with_such_a_device_counts_unless_it_is_the_nodes_own() -> None:
@@ -226,10 +226,10 @@ def test_a_process_with_such_a_device_counts_unless_it_is_the_nodes_own() -> Non
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
         null = os.major(os.stat("/dev/null").st_rdev)
-        assert child.pid in descriptors.in_containers({null}, [Root("/proc")]).pids
-        assert child.pid not in descriptors.in_containers({null}, [Root("/")]).pids
-        assert child.pid not in descriptors.in_containers({null + 190}, [Root("/proc")]).pids
-        assert descriptors.in_containers((), [Root("/no-such-folder")]) == descriptors.Users()
+        assert child.pid in descriptors.find_users_in_containers({null}, [Root("/proc")]).pids
+        assert child.pid not in descriptors.find_users_in_containers({null}, [Root("/")]).pids
+        assert child.pid not in descriptors.find_users_in_containers({null + 190}, [Root("/proc")]).pids
+        assert descriptors.find_users_in_containers((), [Root("/no-such-folder")]) == descriptors.DeviceUsers()
         child.communicate(b"")
 
 
@@ -251,17 +251,19 @@ def hoarder() -> Iterator[int]:
 
 
 def test_more_open_files_than_are_looked_at_keep_the_node_busy(hoarder: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "pids", lambda: [hoarder])
-    assert descriptors.in_containers({1 << 20}, [Root("/proc")]) == descriptors.Users()
-    monkeypatch.setattr(descriptors, "_MOST", 1000)
-    assert descriptors.in_containers({1 << 20}, [Root("/proc")]) == descriptors.Users(unseen=1)
-    assert descriptors.in_containers({1 << 20}, [Root("/")]) == descriptors.Users(), "the node's own is not looked at"
+    monkeypatch.setattr(processes, "list_pids", lambda: [hoarder])
+    assert descriptors.find_users_in_containers({1 << 20}, [Root("/proc")]) == descriptors.DeviceUsers()
+    monkeypatch.setattr(descriptors, "_MAX_DESCRIPTORS", 1000)
+    assert descriptors.find_users_in_containers({1 << 20}, [Root("/proc")]) == descriptors.DeviceUsers(unseen=1)
+    assert descriptors.find_users_in_containers({1 << 20}, [Root("/")]) == descriptors.DeviceUsers(), (
+        "the node's own is not looked at"
+    )
 
 
 def test_a_signal_ends_the_look_at_a_process_with_many_open_files(
     hoarder: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "pids", lambda: [hoarder])
+    monkeypatch.setattr(processes, "list_pids", lambda: [hoarder])
     looks = iter(range(1 << 20))
     number = 1  # 0 is before the process, 1 is among its descriptors
 
@@ -269,6 +271,6 @@ def test_a_signal_ends_the_look_at_a_process_with_many_open_files(
         if next(looks) == number:
             raise signals.Stopped(signal.SIGTERM)
 
-    monkeypatch.setattr(signals, "heed", heed)
+    monkeypatch.setattr(signals, "raise_if_pending", heed)
     with pytest.raises(signals.Stopped):
-        descriptors.in_containers({1 << 20}, [Root("/proc")])
+        descriptors.find_users_in_containers({1 << 20}, [Root("/proc")])

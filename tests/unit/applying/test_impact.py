@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from toolkit_installer.applying import impact as look
-from toolkit_installer.applying.impact import Impact, Unit
-from toolkit_installer.engines.api import Inspection, Live, Reload
+from toolkit_installer.applying.impact import DependentUnit, ReloadImpact
+from toolkit_installer.engines.api import Inspection, LiveState, Reload
 from toolkit_installer.engines.detect import kubelet
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
-from toolkit_installer.node.programs import Completed, ProgramError, Programs
+from toolkit_installer.node.programs import CompletedProgram, ProgramError, Programs
 from toolkit_installer.settings import EngineName, ReloadMode
 
 UNIT = "containerd.service"
@@ -30,7 +30,7 @@ class Systemd:
         self.units = units
         self.asked: list[list[str]] = []
 
-    def run(self, command: list[str], **_: object) -> Completed:
+    def run(self, command: list[str], **_: object) -> CompletedProgram:
         asked = command[command.index("--") + 1 :]
         self.asked.append(asked)
         properties = command[2].removeprefix("--property=").split(",")
@@ -38,7 +38,7 @@ class Systemd:
         for name in asked:
             said = {"ActiveState": "active", **dict.fromkeys(properties[1:], ""), **self.units.get(name, {})}
             blocks.append("".join(f"{key}={value}\n" for key, value in said.items()))
-        return Completed(0, "\n".join(blocks).encode(), "")
+        return CompletedProgram(0, "\n".join(blocks).encode(), "")
 
 
 @pytest.fixture
@@ -48,14 +48,14 @@ def node(tmp_path: Path) -> Node:
 
 def impact(
     node: Node, monkeypatch: pytest.MonkeyPatch, systemd: Systemd | None, reload: Reload = RESTART, **live: object
-) -> Impact:
+) -> ReloadImpact:
     monkeypatch.setattr(Programs, "find_program", lambda _self, _name: None if systemd is None else "/bin/systemctl")
     if systemd is not None:
         monkeypatch.setattr(Programs, "run", lambda _self, command, **more: systemd.run(command, **more))
     process = GONE if reload.unit is None or reload.unit == UNIT else None
-    answer = Live("2.1.4", {}, None, process, **live)  # type: ignore[arg-type]
+    answer = LiveState("2.1.4", {}, None, process, **live)  # type: ignore[arg-type]
     inspection = Inspection("/run/containerd/containerd.sock", (), answer)
-    return look.of_reload(node, EngineName.CONTAINERD, inspection, reload, "/usr/local/nvidia/toolkit")
+    return look.find_impact(node, EngineName.CONTAINERD, inspection, reload, "/usr/local/nvidia/toolkit")
 
 
 def test_units_are_named_with_what_ties_them_to_the_engine_however_long_the_chain(
@@ -70,10 +70,10 @@ def test_units_are_named_with_what_ties_them_to_the_engine_however_long_the_chai
     )
     found = impact(node, monkeypatch, systemd)
     assert found.units == (
-        Unit("kubelet.service", "Requires", UNIT),
-        Unit("soft.service", "Requisite", UNIT),
-        Unit("part.service", "PartOf", UNIT),
-        Unit("agent.service", "BindsTo", "kubelet.service"),
+        DependentUnit("kubelet.service", "Requires", UNIT),
+        DependentUnit("soft.service", "Requisite", UNIT),
+        DependentUnit("part.service", "PartOf", UNIT),
+        DependentUnit("agent.service", "BindsTo", "kubelet.service"),
     )
     assert systemd.asked == [[UNIT], ["kubelet.service", "soft.service", "part.service"], ["agent.service"]]
 
@@ -89,7 +89,7 @@ def test_a_unit_that_is_down_is_not_restarted_and_neither_is_what_depends_on_it(
             "up.service": {"ActiveState": "activating"},
         }
     )
-    assert impact(node, monkeypatch, systemd).units == (Unit("up.service", "Requires", UNIT),)
+    assert impact(node, monkeypatch, systemd).units == (DependentUnit("up.service", "Requires", UNIT),)
 
 
 def test_a_unit_that_only_a_stop_takes_along_is_none_that_is_restarted_and_nothing_is_for_its_sake(
@@ -98,7 +98,7 @@ def test_a_unit_that_only_a_stop_takes_along_is_none_that_is_restarted_and_nothi
     systemd = Systemd({UNIT: {"PropagatesStopTo": "b.service"}, "b.service": {"RequiredBy": "c.service"}})
     found = impact(node, monkeypatch, systemd)
     assert found.units == ()
-    assert found.units_at_stop == (Unit("b.service", "StopPropagatedFrom", UNIT),)
+    assert found.units_at_stop == (DependentUnit("b.service", "StopPropagatedFrom", UNIT),)
 
 
 def test_without_systemd_its_units_are_unknown_and_not_none(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,12 +112,12 @@ def test_a_systemctl_that_answers_something_else_leaves_the_units_unknown(
     node: Node, monkeypatch: pytest.MonkeyPatch, output: bytes
 ) -> None:
     systemd = Systemd({})
-    monkeypatch.setattr(systemd, "run", lambda _command, **_: Completed(0, output, ""))
+    monkeypatch.setattr(systemd, "run", lambda _command, **_: CompletedProgram(0, output, ""))
     assert impact(node, monkeypatch, systemd).units is None
 
 
 def test_a_systemctl_that_hangs_or_breaks_stops_nothing(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(_command: list[str], **_: object) -> Completed:
+    def broken(_command: list[str], **_: object) -> CompletedProgram:
         raise ProgramError("it did not end within 10 s")
 
     systemd = Systemd({})
@@ -163,7 +163,7 @@ def test_an_engine_that_ends_at_a_signal_is_restarted_by_its_own_unit(
 ) -> None:
     systemd = Systemd({UNIT: {"RequiredBy": "kubelet.service"}})
     found = impact(node, monkeypatch, systemd, Reload(ReloadMode.SIGNAL, restarts=True))
-    assert found.units == (Unit("kubelet.service", "Requires", UNIT),)
+    assert found.units == (DependentUnit("kubelet.service", "Requires", UNIT),)
 
 
 def test_what_a_distribution_restarts_with_its_engine_is_unknown(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:

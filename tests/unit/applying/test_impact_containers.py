@@ -12,11 +12,11 @@ import pytest
 
 from tests.unit.started import Started
 from toolkit_installer.applying import impact
-from toolkit_installer.applying.impact import Running
-from toolkit_installer.engines.api import Inspection, Live
+from toolkit_installer.applying.impact import RunningContainers
+from toolkit_installer.engines.api import Inspection, LiveState
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.trust import Standing
+from toolkit_installer.node.trust import TrustLevel
 from toolkit_installer.settings import EngineName
 
 TASKS = "io.containerd.runtime.v2.task"
@@ -61,11 +61,11 @@ class Played:
         words = ("-namespace", place.parent.name, "-id", place.name, "-address", str(socket or self.socket))
         return self.start("containerd-shim-runc-v2", *words, folder=place)
 
-    def found(self, name: EngineName, told: int | None = None, *flags: str) -> Running:
+    def found(self, name: EngineName, told: int | None = None, *flags: str) -> RunningContainers:
         process = processes.inspect_process(self.start("engine", *flags))
         assert process is not None
-        inspection = Inspection(str(self.socket), (), Live("2.1.4", {}, None, process, running=told))
-        return impact.containers(Node("/"), name, inspection, str(self.toolkit))
+        inspection = Inspection(str(self.socket), (), LiveState("2.1.4", {}, None, process, running=told))
+        return impact.find_running_containers(Node("/"), name, inspection, str(self.toolkit))
 
 
 @pytest.fixture
@@ -74,8 +74,8 @@ def played(start: Started, tmp_path: Path) -> Played:
 
 
 def test_an_engine_without_containers_has_none(played: Played) -> None:
-    assert played.found(EngineName.CONTAINERD) == Running(0, 0)
-    assert played.found(EngineName.DOCKER, 0, f"--containerd-namespace={played.namespace}") == Running(0, 0)
+    assert played.found(EngineName.CONTAINERD) == RunningContainers(0, 0)
+    assert played.found(EngineName.DOCKER, 0, f"--containerd-namespace={played.namespace}") == RunningContainers(0, 0)
 
 
 def test_containers_are_counted_with_those_of_our_handlers_by_their_pods(played: Played) -> None:
@@ -83,7 +83,7 @@ def test_containers_are_counted_with_those_of_our_handlers_by_their_pods(played:
     played.bundle("train-0", played.runtime)
     played.bundle("web", "/usr/bin/runc")
     played.bundle("boxed", None)  # a kind of shim that names no executable, such as Kata's
-    assert played.found(EngineName.CONTAINERD) == Running(3, 1, ("ml/train-0",))
+    assert played.found(EngineName.CONTAINERD) == RunningContainers(3, 1, ("ml/train-0",))
 
 
 def test_a_bundle_that_is_not_filled_yet_is_no_container(played: Played) -> None:
@@ -95,13 +95,13 @@ def test_a_bundle_that_is_not_filled_yet_is_no_container(played: Played) -> None
 def test_a_shim_of_another_containerd_counts_nowhere(played: Played, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     played.shim(played.bundle("web", played.runtime), socket=tmp_path / "other" / "containerd.sock")
-    assert played.found(EngineName.CONTAINERD) == Running(0, 0)
+    assert played.found(EngineName.CONTAINERD) == RunningContainers(0, 0)
 
 
 def test_a_shim_of_a_containerd_in_a_container_counts_nowhere(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
     played.shim(played.bundle("web", played.runtime))
-    monkeypatch.setattr(processes, "lives_on", lambda _process, _root: False)
-    assert played.found(EngineName.CONTAINERD) == Running(0, 0)
+    monkeypatch.setattr(processes, "has_root", lambda _process, _root: False)
+    assert played.found(EngineName.CONTAINERD) == RunningContainers(0, 0)
 
 
 def test_docker_says_itself_how_many_run_and_its_namespace_tells_its_shims(played: Played) -> None:
@@ -109,12 +109,12 @@ def test_docker_says_itself_how_many_run_and_its_namespace_tells_its_shims(playe
     played.bundle("b", "/usr/bin/runc", namespace=played.namespace)
     played.shim(played.bundle("c", played.runtime))  # of the same containerd, and not docker's
     flags = ("--containerd-namespace", played.namespace)
-    assert played.found(EngineName.DOCKER, 2, *flags) == Running(2, 1, ("ml/a",))
+    assert played.found(EngineName.DOCKER, 2, *flags) == RunningContainers(2, 1, ("ml/a",))
 
 
 def test_containers_that_docker_counts_and_nobody_sees_are_not_taken_for_somebody_elses(played: Played) -> None:
     found = played.found(EngineName.DOCKER, 2, "--containerd-namespace", played.namespace)
-    assert found == Running(2, unknown="2 containers run, and 0 of them are seen from here")
+    assert found == RunningContainers(2, unknown="2 containers run, and 0 of them are seen from here")
 
 
 def test_a_shim_of_old_that_does_not_tell_its_runtime_leaves_it_unknown(played: Played) -> None:
@@ -130,7 +130,7 @@ def test_a_runtime_of_that_path_that_is_another_file_is_none_of_ours(
 ) -> None:
     played.shim(played.bundle("train-0", played.runtime))
     monkeypatch.setattr(impact, "same_file", lambda _node, _pid, _path: False)
-    assert played.found(EngineName.CONTAINERD) == Running(1, 0)
+    assert played.found(EngineName.CONTAINERD) == RunningContainers(1, 0)
 
 
 def test_a_shim_whose_command_line_is_wiped_leaves_it_unknown(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -150,9 +150,9 @@ def test_a_shim_whose_command_line_is_wiped_leaves_it_unknown(played: Played, mo
 def test_a_shim_that_this_user_may_not_look_at_leaves_it_unknown(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "matching", lambda _wanted: iter([(7, "containerd-shim", Standing.UNSEEN)]))
+    monkeypatch.setattr(processes, "find_matching", lambda _wanted: iter([(7, "containerd-shim", TrustLevel.UNSEEN)]))
     found = played.found(EngineName.CONTAINERD)
-    assert found == Running(unknown="this user may not look at the process 7 (containerd-shim), root may")
+    assert found == RunningContainers(unknown="this user may not look at the process 7 (containerd-shim), root may")
 
 
 def monitor(played: Played, name: str, runtime: object, *more: str, kind: str = "container") -> int:
@@ -172,20 +172,20 @@ def test_containers_of_crio_are_those_of_its_conmons_and_not_podmans(played: Pla
     monitor(played, "train-0", played.runtime)
     monitor(played, "web", "/usr/bin/crun")
     monitor(played, "podmans", played.runtime, "--exit-command", "/usr/bin/podman")
-    assert played.found(EngineName.CRIO) == Running(2, 1, ("ml/train-0",))
+    assert played.found(EngineName.CRIO) == RunningContainers(2, 1, ("ml/train-0",))
 
 
 def test_containers_of_conmonrs_are_not_told(played: Played) -> None:
     played.start("conmonrs")
-    assert played.found(EngineName.CRIO) == Running(unknown="conmonrs does not tell its containers")
+    assert played.found(EngineName.CRIO) == RunningContainers(unknown="conmonrs does not tell its containers")
 
 
 def test_what_cannot_be_read_stops_nothing(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object) -> Running:
+    def refused(*_: object) -> RunningContainers:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(impact, "containers", refused)
+    monkeypatch.setattr(impact, "find_running_containers", refused)
     inspection = Inspection(str(played.socket), (), None)
     found = impact._find_running(Node("/"), EngineName.CONTAINERD, inspection, str(played.toolkit))
-    assert msgspec.structs.replace(found, unknown="") == Running()
+    assert msgspec.structs.replace(found, unknown="") == RunningContainers()
     assert "Permission denied" in found.unknown

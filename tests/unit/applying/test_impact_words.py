@@ -6,12 +6,12 @@ import msgspec
 import pytest
 
 from toolkit_installer.applying import impact
-from toolkit_installer.applying.impact import Impact, Unit
+from toolkit_installer.applying.impact import DependentUnit, ReloadImpact
 from toolkit_installer.settings import EngineName
 
-KUBELET = Unit("kubelet.service", "Requires", "containerd.service")
+KUBELET = DependentUnit("kubelet.service", "Requires", "containerd.service")
 UNSAID = "docker does not say whether live-restore is on"
-TOUCHED = Impact(
+TOUCHED = ReloadImpact(
     restarts=True,
     containers_keep_running=True,
     running=41,
@@ -35,7 +35,7 @@ BLIND = msgspec.structs.replace(
 
 
 def said(engine: EngineName, *, by_systemd: bool = True, **changed: object) -> list[str]:
-    return impact.lines(
+    return impact.describe_impact(
         engine, "containerd.service", msgspec.structs.replace(TOUCHED, **changed), by_systemd=by_systemd
     )
 
@@ -74,7 +74,7 @@ def test_whether_a_restart_of_docker_ends_its_containers_is_told_by_its_live_res
 
 
 def test_what_cannot_be_seen_is_unknown_and_the_reason_is_told() -> None:
-    assert impact.lines(EngineName.CRIO, "crio.service", BLIND, by_systemd=True) == [
+    assert impact.describe_impact(EngineName.CRIO, "crio.service", BLIND, by_systemd=True) == [
         "crio is restarted, and whether its containers keep running is unknown.",
         "Which other units systemd restarts with it is unknown.",
         "How many containers run now is unknown.",
@@ -107,7 +107,7 @@ def test_an_engine_that_ends_at_a_signal_may_have_units_stopped_that_are_bound_t
 
 
 def test_units_that_only_a_stop_takes_along_are_told_apart() -> None:
-    stopped = (Unit("b.service", "StopPropagatedFrom", "containerd.service"),)
+    stopped = (DependentUnit("b.service", "StopPropagatedFrom", "containerd.service"),)
     assert said(EngineName.CONTAINERD, units_at_stop=stopped)[2] == (
         "It would stop with it, and not every release of systemd leaves alone at a restart, "
         "b.service (StopPropagatedFrom=containerd.service)."
@@ -121,7 +121,7 @@ def test_a_distributions_unit_has_the_kubelet_in_it() -> None:
 
 
 def test_docker_that_restarts_with_containerd_may_end_its_containers() -> None:
-    docker = Unit("docker.service", "Requires", "containerd.service")
+    docker = DependentUnit("docker.service", "Requires", "containerd.service")
     line = "The containers of docker end with docker.service unless live-restore is on."
     assert said(EngineName.CONTAINERD, units=(KUBELET, docker))[2] == line
     assert line not in said(EngineName.CONTAINERD)
@@ -131,11 +131,11 @@ def test_many_names_are_cut_for_people_and_whole_in_the_log() -> None:
     names = tuple(f"ml/train-{number:02}" for number in range(13))
     line = said(EngineName.CONTAINERD, names=names, through_handlers=13)[-1]
     assert line.endswith("ml/train-09 and 3 more.")
-    assert impact.for_log(msgspec.structs.replace(TOUCHED, names=names))["names"] == ",".join(names)
+    assert impact.build_log_fields(msgspec.structs.replace(TOUCHED, names=names))["names"] == ",".join(names)
 
 
 def test_a_line_of_the_log_has_the_same_facts() -> None:
-    assert impact.for_log(TOUCHED) == {
+    assert impact.build_log_fields(TOUCHED) == {
         "restarts": True,
         "containers_keep_running": True,
         "units": "kubelet.service",
@@ -149,13 +149,13 @@ def test_a_line_of_the_log_has_the_same_facts() -> None:
 
 
 def test_a_line_of_the_log_calls_unknown_what_is_not_known() -> None:
-    line = impact.for_log(BLIND)
+    line = impact.build_log_fields(BLIND)
     unknown = {key for key, value in line.items() if value == "unknown"}
     assert unknown == {"containers_keep_running", "units", "running", "through_handlers"}
     assert line["unknown"] == "systemd does not say it; nothing is seen"
 
 
 def test_a_line_of_the_log_calls_it_none_where_no_unit_is_restarted() -> None:
-    stopped = (Unit("b.service", "StopPropagatedFrom", "containerd.service"),)
-    line = impact.for_log(msgspec.structs.replace(TOUCHED, units=(), units_at_stop=stopped))
+    stopped = (DependentUnit("b.service", "StopPropagatedFrom", "containerd.service"),)
+    line = impact.build_log_fields(msgspec.structs.replace(TOUCHED, units=(), units_at_stop=stopped))
     assert (line["units"], line["units_at_stop"]) == ("none", "b.service")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from toolkit_installer.applying import record
-from toolkit_installer.engines.api import DesiredState, Inspection, Live, Reload
+from toolkit_installer.engines.api import DesiredState, Inspection, LiveState, Reload
 from toolkit_installer.planning.plan import EngineWork
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, OwnedKey, Receipt, State
 from toolkit_installer.settings import EngineName, ReloadMode
@@ -46,7 +46,7 @@ def work(
     reload: Reload = RESTART,
     why: str = "its configuration changes",
 ) -> EngineWork:
-    live = None if folders is None else Live("2.1.0", {}, "runc", cdi_folders=folders)
+    live = None if folders is None else LiveState("2.1.0", {}, "runc", cdi_folders=folders)
     desired = DesiredState((), {}, None, cdi_on=cdi_on)
     return EngineWork(NAME, Inspection("/run/c.sock", (), live), desired, reload, why, leaves)
 
@@ -70,7 +70,7 @@ def work(
     ],
 )
 def test_before_the_edit_goes_the_receipt_says_in_which_engine_cdi_is_on_by_it(found: Any, *, named: bool) -> None:
-    assert record._switched(found) == ((NAME,) if named else ())
+    assert record._find_switched_engines(found) == ((NAME,) if named else ())
 
 
 @pytest.mark.parametrize(
@@ -90,5 +90,5 @@ def test_it_says_so_until_the_engine_has_read_its_files_without_the_edit(
     after: EngineWork | None, *, stays: bool
 ) -> None:
     found = seen(switched=True, work=after)
-    settled = record.settled(found, found.receipt, ())
+    settled = record.build_final_receipt(found, found.receipt, ())
     assert settled.cdi_switched == ((NAME,) if stays else ())

@@ -14,15 +14,23 @@ import msgspec
 import pytest
 
 from toolkit_installer.applying import reload
-from toolkit_installer.applying.reload import NotServedError, Patience, Switch, Switcher
-from toolkit_installer.engines.api import DesiredFile, Engine, EngineFile, EngineSilentError, Inspection, Live, Reload
+from toolkit_installer.applying.reload import NotServedError, Switch, Switcher, WaitReport
+from toolkit_installer.engines.api import (
+    DesiredFile,
+    Engine,
+    EngineFile,
+    EngineSilentError,
+    Inspection,
+    LiveState,
+    Reload,
+)
 from toolkit_installer.engines.common.serving import EngineBrokenError
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.files import ChangedMeanwhileError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, ProcessGoneError, inspect_process
 from toolkit_installer.node.programs import ProgramError
-from toolkit_installer.node.signals import Attention, Stopped
+from toolkit_installer.node.signals import SignalCollector, Stopped
 from toolkit_installer.settings import EngineName, ReloadMode
 
 PATH = "/etc/engine.conf"
@@ -30,7 +38,7 @@ OLD, NEW = b"old\n", b"new\n"
 PROCESS = Process(4711, "engine", "/usr/bin/engine", ("engine",), 1.0, "engine.service")
 
 
-class MortalLive(Live, frozen=True):
+class MortalLive(LiveState, frozen=True):
     """An engine that dies of a signal on one content of its file."""
 
     dies_of: bytes | None = None
@@ -66,7 +74,7 @@ class Player:
     """What it must not be signalled on."""
     _answered: bool = False
 
-    def ask(self, _node: Node, socket: str, _seconds: float) -> Live:
+    def ask(self, _node: Node, socket: str, _seconds: float) -> LiveState:
         if self.broken:
             raise EngineBrokenError("UNIMPLEMENTED", path=socket)
         if self.answers_after:
@@ -151,10 +159,10 @@ def player(node: Node) -> Player:
 def switch(player: Player, reload: Reload, content: bytes | None = NEW, *, last_resort: bool = False) -> Switch:
     file = EngineFile("conf", PATH, player.node.files.read_file(PATH))
 
-    def wrong(live: Live) -> list[str]:
+    def wrong(live: LiveState) -> list[str]:
         return [] if (content or b"").decode() in "".join(live.handlers) else ["it lists something else"]
 
-    live = Live("1.0", {}, None, player.process)
+    live = LiveState("1.0", {}, None, player.process)
     inspection = Inspection("/run/engine.sock", (file,), live)
     return Switch(
         cast("Engine", player), inspection, [DesiredFile(file, None, content)], reload, wrong, last_resort=last_resort
@@ -166,8 +174,8 @@ def _quickly(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reload, "STEADY_SECONDS", 0.01)
 
 
-def switcher(node: Node, attention: Attention | None = None, seconds: float = 0.3) -> Switcher:
-    return Switcher(node, attention or Attention(), seconds, "/store")
+def switcher(node: Node, attention: SignalCollector | None = None, seconds: float = 0.3) -> Switcher:
+    return Switcher(node, attention or SignalCollector(), seconds, "/store")
 
 
 SIGNAL = Reload(ReloadMode.SIGNAL)
@@ -185,7 +193,7 @@ def test_a_signalled_engine_reads_explicit_values_and_the_exact_bytes_come_after
 def test_how_long_an_engine_was_away_is_in_the_line_that_says_that_it_serves(
     node: Node, player: Player, logged: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Patience, "elapsed", lambda _: 1.26)
+    monkeypatch.setattr(WaitReport, "elapsed", lambda _: 1.26)
     switcher(node).make(switch(player, SIGNAL), interruptible=False)
     (line,) = (each for each in logged.getvalue().splitlines() if "event=engine-serves" in each)
     assert line.endswith(' engine=docker away="1.3 s"')
@@ -276,7 +284,7 @@ def test_an_edit_between_our_own_and_the_signal_is_what_the_engine_would_die_of(
     def edit(_seconds: float = 0.0) -> None:  # somebody edits while we wait for an answer
         Path(node.root.outside(PATH)).write_bytes(b"somebody's")
 
-    attention = Attention()
+    attention = SignalCollector()
     monkeypatch.setattr(attention, "take_pending", edit)
     with pytest.raises(NotServedError, match="it would die of"):
         switcher(node, attention).make(switch(player, SIGNAL), interruptible=False)
@@ -367,7 +375,7 @@ def test_somebody_elses_edit_between_two_switches_is_not_overwritten(node: Node,
 def test_a_signal_ends_the_wait_for_the_engine_only_where_that_is_safe(
     node: Node, player: Player, monkeypatch: pytest.MonkeyPatch, *, interruptible: bool
 ) -> None:
-    attention = Attention()
+    attention = SignalCollector()
     monkeypatch.setattr(attention, "take_pending", lambda _seconds=0.0: setattr(attention, "stop", signal.SIGTERM))
     player.deaf = True
     expected: type[BaseException] = Stopped if interruptible else NotServedError
@@ -431,20 +439,20 @@ CALLED = msgspec.structs.replace(SYSTEMD, ends_after_calls=True)
 
 
 @pytest.fixture
-def awaiting(player: Player, restarts: Restarts, monkeypatch: pytest.MonkeyPatch) -> Attention:
+def awaiting(player: Player, restarts: Restarts, monkeypatch: pytest.MonkeyPatch) -> SignalCollector:
     """Have the engine wait for this process, which is asked to stop once the restart was asked for."""
     monkeypatch.setattr(reload, "_END_SECONDS", 0.0)
     here = inspect_process(os.getpid())
     assert here is not None
     player.process, restarts.waits = here, True
     monkeypatch.setattr(player, "ask", lambda *_: pytest.fail("it was asked, though it is still to be restarted"))
-    attention = Attention()
+    attention = SignalCollector()
     monkeypatch.setattr(attention, "take_pending", lambda _seconds=0.0: setattr(attention, "stop", signal.SIGTERM))
     return attention
 
 
 def test_an_engine_that_ends_only_after_this_process_is_not_waited_for_by_a_process_that_is_to_end(
-    node: Node, player: Player, restarts: Restarts, awaiting: Attention, logged: io.StringIO
+    node: Node, player: Player, restarts: Restarts, awaiting: SignalCollector, logged: io.StringIO
 ) -> None:
     work = switcher(node, awaiting, seconds=60)
     work.make(switch(player, CALLED, last_resort=True), interruptible=False)
@@ -455,7 +463,7 @@ def test_an_engine_that_ends_only_after_this_process_is_not_waited_for_by_a_proc
 
 @pytest.mark.parametrize("interruptible", [True, False])
 def test_a_change_is_given_up_where_the_engine_ends_only_after_this_process_and_systemd_is_asked_once(
-    node: Node, player: Player, restarts: Restarts, awaiting: Attention, *, interruptible: bool
+    node: Node, player: Player, restarts: Restarts, awaiting: SignalCollector, *, interruptible: bool
 ) -> None:
     work = switcher(node, awaiting, seconds=60)
     first = switch(player, CALLED)
@@ -469,7 +477,7 @@ def test_a_change_is_given_up_where_the_engine_ends_only_after_this_process_and_
 
 
 def test_an_engine_that_has_not_ended_yet_gets_a_while_before_it_is_taken_to_wait_for_this_process(
-    node: Node, player: Player, restarts: Restarts, awaiting: Attention, monkeypatch: pytest.MonkeyPatch
+    node: Node, player: Player, restarts: Restarts, awaiting: SignalCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reload, "_END_SECONDS", 60.0)
     with pytest.raises(NotServedError, match=r"engine\.service was not restarted"):
@@ -479,7 +487,13 @@ def test_an_engine_that_has_not_ended_yet_gets_a_while_before_it_is_taken_to_wai
 
 @pytest.mark.parametrize("ends", [True, False])
 def test_an_engine_that_ended_or_that_nobody_stops_by_is_waited_for(
-    node: Node, player: Player, restarts: Restarts, awaiting: Attention, monkeypatch: pytest.MonkeyPatch, *, ends: bool
+    node: Node,
+    player: Player,
+    restarts: Restarts,
+    awaiting: SignalCollector,
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    ends: bool,
 ) -> None:
     if ends:
         player.process = PROCESS  # 4711, which does not run
@@ -494,7 +508,7 @@ def test_an_engine_that_ended_or_that_nobody_stops_by_is_waited_for(
 def test_an_engine_that_ends_in_time_is_seen_to_come_back_by_a_process_that_is_to_end(
     node: Node, player: Player, restarts: Restarts, *, last_resort: bool
 ) -> None:
-    attention = Attention()
+    attention = SignalCollector()
     attention.stop = signal.SIGTERM
     work = switcher(node, attention, seconds=60)
     work.make(switch(player, CALLED, last_resort=last_resort), interruptible=False)

@@ -11,7 +11,7 @@ import pytest
 from toolkit_installer.applying import gpu_containers
 from toolkit_installer.applying.reload_gate import ReloadGate
 from toolkit_installer.applying.reload_windows import Pending
-from toolkit_installer.engines.api import DesiredState, Live
+from toolkit_installer.engines.api import DesiredState, LiveState
 from toolkit_installer.node import idling, machine
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
@@ -61,15 +61,15 @@ def test_a_time_zone_that_broke_meanwhile_is_worth_a_look_that_says_so(window: R
 
 @pytest.mark.parametrize(
     "live, unseen",
-    [(Live("2.1.4", {}, None), True), (Live("2.1.4", {}, None, PROCESS), False), (None, False)],
+    [(LiveState("2.1.4", {}, None), True), (LiveState("2.1.4", {}, None, PROCESS), False), (None, False)],
     ids=["no process is seen", "its process is seen", "it does not run"],
 )
 def test_an_engine_whose_containers_cannot_be_seen_is_never_taken_for_idle(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live: Live | None, *, unseen: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, live: LiveState | None, *, unseen: bool
 ) -> None:
-    monkeypatch.setattr(gpu_containers, "look", lambda *_, **__: gpu_containers.Busy(()))
-    monkeypatch.setattr(plan_of, "superseded", lambda *_: ())
-    monkeypatch.setattr(plan_of, "moved", lambda *_: None)
+    monkeypatch.setattr(gpu_containers, "find_busy_reasons", lambda *_, **__: gpu_containers.BusyReasons(()))
+    monkeypatch.setattr(plan_of, "find_superseded", lambda *_: ())
+    monkeypatch.setattr(plan_of, "find_moved_engine", lambda *_: None)
     work = SimpleNamespace(
         name="containerd",
         inspection=SimpleNamespace(live=live),

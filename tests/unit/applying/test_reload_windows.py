@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit_installer.applying import reload_windows
-from toolkit_installer.applying.reload_windows import DAYS, Window
+from toolkit_installer.applying.reload_windows import DAYS, ReloadWindow
 
 BERLIN = zoneinfo.ZoneInfo("Europe/Berlin")
 """Its clocks go from 02:00 to 03:00 on 2026-03-29, and from 03:00 to 02:00 on 2026-10-25."""
@@ -29,7 +29,7 @@ def at(text: str, zone: dt.tzinfo = dt.UTC) -> float:
 
 def opens(text: str, after: float, zone: dt.tzinfo = dt.UTC) -> str:
     """Return when a window opens, in UTC."""
-    found = reload_windows.opens(reload_windows.parsed(text), after, zone)
+    found = reload_windows.find_next_opening(reload_windows.parse_windows(text), after, zone)
     assert found is not None
     return dt.datetime.fromtimestamp(found, dt.UTC).strftime("%Y-%m-%d %H:%M:%S")
 
@@ -39,22 +39,22 @@ def opens(text: str, after: float, zone: dt.tzinfo = dt.UTC) -> str:
     [
         ("now", ()),
         ("idle", ()),
-        ("02:00-04:00", (Window(EVERY, 120, 240),)),
-        ("Sat 02:00-04:00", (Window((5,), 120, 240),)),
+        ("02:00-04:00", (ReloadWindow(EVERY, 120, 240),)),
+        ("Sat 02:00-04:00", (ReloadWindow((5,), 120, 240),)),
         (
             "sat 02:00-04:00,SUN 3:00-4:00".replace("3:00-4", "03:00-04"),
-            (Window((5,), 120, 240), Window((6,), 180, 240)),
+            (ReloadWindow((5,), 120, 240), ReloadWindow((6,), 180, 240)),
         ),
-        ("Sat 23:00-01:00", (Window((5,), 1380, 1500),)),
-        ("22:00-24:00", (Window(EVERY, 1320, 1440),)),
-        ("22:00-00:00", (Window(EVERY, 1320, 1440),)),
-        ("00:00-24:00", (Window(EVERY, 0, 1440),)),
-        ("Mon-Wed 01:00-02:00", (Window((0, 1, 2), 60, 120),)),
-        ("Sat-Mon 01:00-02:00", (Window((5, 6, 0), 60, 120),)),
+        ("Sat 23:00-01:00", (ReloadWindow((5,), 1380, 1500),)),
+        ("22:00-24:00", (ReloadWindow(EVERY, 1320, 1440),)),
+        ("22:00-00:00", (ReloadWindow(EVERY, 1320, 1440),)),
+        ("00:00-24:00", (ReloadWindow(EVERY, 0, 1440),)),
+        ("Mon-Wed 01:00-02:00", (ReloadWindow((0, 1, 2), 60, 120),)),
+        ("Sat-Mon 01:00-02:00", (ReloadWindow((5, 6, 0), 60, 120),)),
     ],
 )
-def test_what_is_read(text: str, read: Sequence[Window]) -> None:
-    assert reload_windows.parsed(text) == read
+def test_what_is_read(text: str, read: Sequence[ReloadWindow]) -> None:
+    assert reload_windows.parse_windows(text) == read
 
 
 @pytest.mark.parametrize(
@@ -82,16 +82,19 @@ def test_what_is_read(text: str, read: Sequence[Window]) -> None:
 )
 def test_what_is_no_window_is_refused_with_the_words_that_are_wrong(text: str, why: str) -> None:
     with pytest.raises(ValueError, match=re.escape(why)):
-        reload_windows.normal(text)
+        reload_windows.normalize_windows(text)
 
 
 def test_the_text_is_said_everywhere_in_one_way() -> None:
-    assert reload_windows.normal(" IDLE ") == "idle"
-    assert reload_windows.normal("sat  02:00-04:00 ,mon-FRI 22:00-24:00") == "Sat 02:00-04:00, Mon-Fri 22:00-24:00"
+    assert reload_windows.normalize_windows(" IDLE ") == "idle"
+    assert (
+        reload_windows.normalize_windows("sat  02:00-04:00 ,mon-FRI 22:00-24:00")
+        == "Sat 02:00-04:00, Mon-Fri 22:00-24:00"
+    )
 
 
 def test_a_window_is_open_from_its_first_minute_until_before_its_last() -> None:
-    saturday = reload_windows.parsed("Sat 02:00-04:00")
+    saturday = reload_windows.parse_windows("Sat 02:00-04:00")
     assert [
         reload_windows.is_open(saturday, at(f"2026-11-28 {time}"), dt.UTC) for time in ("01:59:59", "02:00", "03:59:59")
     ] == [
@@ -104,7 +107,7 @@ def test_a_window_is_open_from_its_first_minute_until_before_its_last() -> None:
 
 
 def test_a_window_over_midnight_is_of_the_day_on_which_it_begins() -> None:
-    sunday = reload_windows.parsed("Sun 23:00-01:00")
+    sunday = reload_windows.parse_windows("Sun 23:00-01:00")
     assert reload_windows.is_open(sunday, at("2026-11-29 23:30"), dt.UTC)
     assert reload_windows.is_open(sunday, at("2026-11-30 00:59"), dt.UTC)  # a Monday
     assert not reload_windows.is_open(sunday, at("2026-11-30 01:00"), dt.UTC)
@@ -117,7 +120,7 @@ def test_the_next_one_is_told_in_seconds_since_1970() -> None:
     assert opens("Sat 02:00-04:00, 23:00-01:00", at("2026-11-25 12:34:56")) == "2026-11-25 23:00:00"
     assert opens("Sat 02:00-04:00", at("2026-11-25 12:34:56"), BERLIN) == "2026-11-28 01:00:00"
     now = at("2026-11-28 02:30")
-    assert reload_windows.opens(reload_windows.parsed("Sat 02:00-04:00"), now, dt.UTC) == now
+    assert reload_windows.find_next_opening(reload_windows.parse_windows("Sat 02:00-04:00"), now, dt.UTC) == now
 
 
 def test_an_hour_that_clocks_leave_out_is_in_no_window() -> None:
@@ -132,7 +135,7 @@ def test_an_hour_that_clocks_leave_out_is_in_no_window() -> None:
 
 def test_an_hour_that_comes_twice_is_in_the_window_twice() -> None:
     first = at("2026-10-25 02:30", BERLIN)
-    window = reload_windows.parsed("Sun 02:00-03:00")
+    window = reload_windows.parse_windows("Sun 02:00-03:00")
     assert [reload_windows.is_open(window, first + minutes * MINUTE, BERLIN) for minutes in (-31, 0, 60, 89, 90)] == [
         *(False, True, True, True, False)
     ]
@@ -157,9 +160,9 @@ MOMENTS = st.integers(int(at("2026-01-01 00:00")), int(at("2027-01-01 00:00"))).
 
 @given(TEXTS, MOMENTS, ZONES)
 def test_what_opens_next_is_open_then_and_not_before(text: str, now: float, zone: dt.tzinfo) -> None:
-    asked = reload_windows.parsed(text)
-    assert reload_windows.normal(text) == text
-    found = reload_windows.opens(asked, now, zone)
+    asked = reload_windows.parse_windows(text)
+    assert reload_windows.normalize_windows(text) == text
+    found = reload_windows.find_next_opening(asked, now, zone)
     assert found is not None
     assert found >= now
     assert reload_windows.is_open(asked, found, zone)
@@ -185,4 +188,4 @@ def test_a_window_is_open_where_the_clock_shows_one_of_its_minutes(text: str, no
             expected |= covers(days, today) and start <= shown < end
         else:
             expected |= (covers(days, today) and start <= shown) or (covers(days, yesterday) and shown < end)
-    assert reload_windows.is_open(reload_windows.parsed(text), now, zone) is expected
+    assert reload_windows.is_open(reload_windows.parse_windows(text), now, zone) is expected

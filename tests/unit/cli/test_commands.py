@@ -296,7 +296,7 @@ def test_an_image_says_of_which_commit_it_is(
     if content is not None:
         (tmp_path / "revision").write_bytes(content)
     monkeypatch.setattr(versions, "_REVISION_FILE", str(tmp_path / "revision"))
-    assert versions.own() == toolkit_installer.__version__ + shown
+    assert versions.own_version() == toolkit_installer.__version__ + shown
 
 
 def test_the_command_version_says_what_the_flag_says(capsys: pytest.CaptureFixture[str]) -> None:
@@ -339,7 +339,7 @@ def test_a_shell_is_told_how_a_line_may_go_on(
 @pytest.mark.parametrize("row", [row for row in OPTIONS if not row.choices], ids=lambda row: row.name)
 def test_a_shell_completes_a_path_itself_and_nothing_where_no_file_is_asked_for(row: Option) -> None:
     asks = re.search("PATH|FILE|DIR", row.kind) is not None and row.kind is not Kind.FILE_NAME
-    offered = [(each.value, each.type) for each in completion.values(row, "/etc/con")]
+    offered = [(each.value, each.type) for each in completion.complete_value(row, "/etc/con")]
     assert offered == ([("/etc/con", "file")] if asks else [])
 
 

@@ -50,7 +50,7 @@ def test_nothing_is_printed_but_through_the_one_place() -> None:
 
 
 def test_a_name_is_shown_as_one_line_that_no_terminal_obeys(capsys: pytest.CaptureFixture[str]) -> None:
-    output.show([f"File: {HOSTILE}", DiffLine(f"+{HOSTILE}", diff.painted)])
+    output.show([f"File: {HOSTILE}", DiffLine(f"+{HOSTILE}", diff.colorize)])
     assert capsys.readouterr().out == f"File: {SHOWN}\n+{SHOWN}\n".replace(r"b\t\xff", "b\t\\xff").replace(
         "b\t", r"b\t", 1
     )
@@ -213,9 +213,9 @@ def test_a_pipe_that_does_not_block_gets_all_of_the_answer() -> None:
 def test_lines_are_broken_below_their_first_word_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ["  Why:    " + "word " * 30, "", "short"]
     monkeypatch.setattr(output, "width", lambda: None)
-    assert output.wrapped(lines) == lines
+    assert output.wrap_lines(lines) == lines
     monkeypatch.setattr(output, "width", lambda: 80)
-    *broken, empty, short = output.wrapped(lines)
+    *broken, empty, short = output.wrap_lines(lines)
     assert max(map(len, broken)) <= 80
     assert len(broken) > 1
     assert all(line.startswith("      word") for line in broken[1:])

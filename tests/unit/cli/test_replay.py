@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from toolkit_installer.cli import replay
-from toolkit_installer.cli.replay import How
+from toolkit_installer.cli.replay import ReplayOptions
 
 
 @pytest.mark.parametrize("count, words", [(1, "Replay of 1 capture<"), (2, "Replay of 2 captures<")])
@@ -16,5 +16,5 @@ def test_the_page_names_how_many_captures_there_were(tmp_path: Path, count: int,
     for each in captures:
         each.write_bytes(b"no capture")
     page = tmp_path / "page.html"
-    replay.replay([str(each) for each in captures], How({}, html=str(page)))
+    replay.replay([str(each) for each in captures], ReplayOptions({}, html=str(page)))
     assert words in page.read_text()

@@ -12,21 +12,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit_installer.documents.diff import unified
+from toolkit_installer.documents.diff import format_diff
 
 DATA = pathlib.Path(__file__).parents[2] / "data/documents/diff"
 
 
 @pytest.mark.parametrize("case", sorted(DATA.iterdir()), ids=lambda case: case.name)
 def test_a_diff_is_what_a_person_has_looked_at(case: pathlib.Path) -> None:
-    assert unified("/etc/x", (case / "before").read_bytes(), (case / "after").read_bytes()) == (
+    assert format_diff("/etc/x", (case / "before").read_bytes(), (case / "after").read_bytes()) == (
         case / "out.diff"
     ).read_text(encoding="utf-8")
 
 
 def plain(path: str, before: bytes | None, after: bytes | None, *, color: bool = False) -> str:
     """Return a diff in which nothing is hidden."""
-    return unified(path, before, after, color=color, shown=str)
+    return format_diff(path, before, after, color=color, shown=str)
 
 
 @pytest.mark.parametrize("content", [None, b"", b"a\n"])
@@ -48,13 +48,13 @@ def test_a_missing_final_newline_is_told() -> None:
 
 
 def test_a_changed_secret_shows_as_a_changed_line() -> None:
-    shown = unified("/x", b'password = "one"\n', b'password = "two"\n')
+    shown = format_diff("/x", b'password = "one"\n', b'password = "two"\n')
     assert shown.splitlines()[3:] == ['-password = "****"', '+password = "****"  (changed)']
 
 
 def test_a_secret_in_a_context_line_is_masked_by_what_stands_far_above() -> None:
     far = b"[x.auth]\n" + b"\n" * 20 + b'who = "hunter2"\nx = 1\n'
-    shown = unified("/x", far, far.replace(b"\nx =", b"\ny ="))
+    shown = format_diff("/x", far, far.replace(b"\nx =", b"\ny ="))
     assert ' who = "****"' in shown
     assert "hunter2" not in shown
 

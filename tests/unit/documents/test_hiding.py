@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.unit.documents import secretive
 from toolkit_installer.documents import shown
-from toolkit_installer.documents.masking import MASK, Hiding, mask
+from toolkit_installer.documents.masking import MASK, DocumentMasker, mask
 from toolkit_installer.documents.walk import _Walk
 from toolkit_installer.engines.containerd import tables
 from toolkit_installer.engines.crio import config as crio_config
@@ -25,9 +25,11 @@ _PROSE = ("containerd-comment", "template")
 CONFIGURATIONS = list(secretive.configurations())
 
 
-def keyed() -> Hiding:
+def keyed() -> DocumentMasker:
     """Return what hides as a capture does: each value has a stand-in of its own."""
-    return Hiding(lambda value: f"hidden!{abs(hash(value)) % 10**9}", lambda value: f"9{abs(hash(value)) % 10**9}")
+    return DocumentMasker(
+        lambda value: f"hidden!{abs(hash(value)) % 10**9}", lambda value: f"9{abs(hash(value)) % 10**9}"
+    )
 
 
 def test_there_are_two_hundred_configurations_with_secrets() -> None:
@@ -36,7 +38,7 @@ def test_there_are_two_hundred_configurations_with_secrets() -> None:
 
 @pytest.mark.parametrize("name, text, secret", CONFIGURATIONS, ids=[each[0] for each in CONFIGURATIONS])
 def test_a_secret_in_any_position_is_hidden(name: str, text: str, secret: str) -> None:
-    for hiding in (Hiding(), keyed()):
+    for hiding in (DocumentMasker(), keyed()):
         hidden = hiding.document(text)
         assert secret not in hidden
         assert hidden.count("\n") == text.count("\n")
@@ -65,7 +67,7 @@ def _keys(value: Any) -> Any:
 def test_deep_objects_take_linear_time() -> None:
     sizes = []
     for depth in (1_000, 4_000):
-        walk = _Walk('{"a":' * depth, Hiding())
+        walk = _Walk('{"a":' * depth, DocumentMasker())
         walk.run()
         sizes.append(sum(len(path) for _, path in walk.brackets))
     assert sizes[1] <= 6 * sizes[0]
@@ -107,7 +109,7 @@ def test_everything_that_planning_reads_of_a_configuration_is_on_the_list() -> N
         ("disabled_plugins",),
         ("features", "cdi"),
     ):
-        assert shown.is_shown(path), path
+        assert shown.is_shown_key(path), path
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,7 @@ def test_everything_that_planning_reads_of_a_configuration_is_on_the_list() -> N
     ],
 )
 def test_of_a_command_line_listed_flags_are_shown(words: list[str], hidden: list[int]) -> None:
-    made = Hiding().arguments(words)
+    made = DocumentMasker().arguments(words)
     assert [index for index, (old, new) in enumerate(zip(words, made, strict=True)) if old != new] == hidden
     assert "abcd" not in " ".join(made)
 
@@ -194,15 +196,15 @@ def test_what_the_cri_answers_to_planning_is_shown() -> None:
         "namespace": "x",
         "annotations": {"io.kubernetes.cri-o.RuntimeHandler": "a"},
     }
-    assert Hiding().value([status, pod]) == [status, pod]
-    assert Hiding().value([{"annotations": {"path": "abcd", "id": "abcd"}}]) == [
+    assert DocumentMasker().value([status, pod]) == [status, pod]
+    assert DocumentMasker().value([{"annotations": {"path": "abcd", "id": "abcd"}}]) == [
         {"annotations": {"path": MASK, "id": MASK}}
     ]
 
 
 @pytest.mark.parametrize("secret", ['p"a"s"s"w"d', "üñïçødé", "pa ss wo", "a\\b\\c", "p%a&s"])
 def test_a_value_is_hidden_however_a_program_spells_it(secret: str) -> None:
-    hiding = Hiding()
+    hiding = DocumentMasker()
     hiding.document(json.dumps({"token": secret}))
     hiding.settle()
     for spelled in (secret, json.dumps(secret), json.dumps(json.dumps(secret, ensure_ascii=False)), quote(secret)):
@@ -211,7 +213,7 @@ def test_a_value_is_hidden_however_a_program_spells_it(secret: str) -> None:
 
 
 def test_words_that_are_shown_elsewhere_stay_in_sentences() -> None:
-    hiding = Hiding()
+    hiding = DocumentMasker()
     hiding.document('{"default-runtime": "nvidia", "note": "nvidia", "labels": ["containerd"], "token": "Xq7vResQ"}')
     hiding.settle()
     said = 'the default runtime "nvidia" of containerd is not there'
@@ -223,7 +225,7 @@ def test_words_that_are_shown_elsewhere_stay_in_sentences() -> None:
     "said", ["it has Xq7vResQ.", "token-Xq7vResQ", "x=/x8Hd9aa+bb=", "no folder '/x8Hd9aa+bb='", "Xq7vResQ-1: no"]
 )
 def test_our_own_sentences_quote_no_hidden_value(said: str) -> None:
-    hiding = Hiding()
+    hiding = DocumentMasker()
     hiding.document('{"token": "Xq7vResQ", "key": "/x8Hd9aa+bb=", "folder": "/srv/data"}')
     hiding.settle()
     assert "Xq7vResQ" not in hiding.known(said)
@@ -247,9 +249,9 @@ def test_our_own_sentences_quote_no_hidden_value(said: str) -> None:
     ],
 )
 def test_what_no_file_tells_of_is_hidden_by_its_form(said: str) -> None:
-    assert "abcd" not in Hiding().words(said)
+    assert "abcd" not in DocumentMasker().words(said)
 
 
 def test_the_place_that_an_engine_names_stays() -> None:
     said = 'time="2026-01-01T00:00:00Z" level=warning msg="unknown key" column=5 file=/etc/containerd/config.toml row=3'
-    assert Hiding().words(said) == said
+    assert DocumentMasker().words(said) == said

@@ -14,7 +14,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from toolkit_installer.documents import json_document, json_text
-from toolkit_installer.documents.changes import Change, DocumentError, EditMismatchError, Remove, Set, apply, same
+from toolkit_installer.documents.changes import (
+    Change,
+    DocumentError,
+    EditMismatchError,
+    Remove,
+    Set,
+    apply_changes,
+    is_same,
+)
 from toolkit_installer.documents.json_document import edit, line_of, parse
 from toolkit_installer.documents.json_text import MAX_DEPTH
 
@@ -138,7 +146,7 @@ def test_a_comma_too_many_is_told_the_same_whether_python_tells_its_place_or_wha
     comma, after = text.index(","), len(text) - len(ending.lstrip())
     told = (("Illegal trailing comma before end of object", comma), ("Expecting property name enclosed in", after))
     for message, place in told:
-        error = json_text.explained(text, json.JSONDecodeError(message, text, place))
+        error = json_text.explain_error(text, json.JSONDecodeError(message, text, place))
         assert error.line == 2
         assert error.reason == f'not valid JSON: a comma before "{ending.strip()[0]}" (column {comma - 1})'
         assert error.hint == "remove the comma"
@@ -339,7 +347,7 @@ def layered(content: bytes, keys: Sequence[str], depth: int) -> tuple[str, ...]:
 @given(DOCUMENTS, CHANGES)
 def test_an_edit_means_what_the_changes_mean(content: bytes, changes: list[Change]) -> None:
     exact = [Set(c.path, json_document._exact(c.value)) if isinstance(c, Set) else c for c in changes]
-    assert same(parse(edit(content, changes)), apply(parse(content), tuple(exact)))
+    assert is_same(parse(edit(content, changes)), apply_changes(parse(content), tuple(exact)))
 
 
 @settings(deadline=None)

@@ -14,7 +14,7 @@ PATH = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 
 
 def found(text: str) -> list[tuple[str, int]]:
-    return [(each.path, each.line) for each in mentions.of(text.encode(), PATH.__eq__)]
+    return [(each.path, each.line) for each in mentions.find_mentions(text.encode(), PATH.__eq__)]
 
 
 ESCAPES = {
@@ -63,7 +63,7 @@ def test_a_comment_that_ends_in_a_backslash_does_not_hide_the_next_line() -> Non
 def test_a_key_that_is_there_twice_hides_nothing() -> None:
     text = f'{{"runtimes": {{"a": {{"path": "{PATH}"}}}},\n "runtimes": {{"b": {{"path": "runc"}}}}}}'
     assert found(text) == [(PATH, 1)]
-    assert ("path", PATH) in list(mentions.pairs(text.encode()))
+    assert ("path", PATH) in list(mentions.find_strings(text.encode()))
 
 
 @given(
@@ -71,16 +71,16 @@ def test_a_key_that_is_there_twice_hides_nothing() -> None:
 )
 def test_every_text_of_a_json_document_is_looked_at(document: object) -> None:
     seen = []
-    mentions.of(json.dumps([document, PATH]).encode(), lambda path: bool(seen.append(path)))  # type: ignore[func-returns-value]
+    mentions.find_mentions(json.dumps([document, PATH]).encode(), lambda path: bool(seen.append(path)))  # type: ignore[func-returns-value]
     assert PATH in seen
 
 
 @given(st.binary())
 def test_no_text_is_too_odd_to_be_looked_at(content: bytes) -> None:
-    mentions.of(content, lambda _: True)
-    list(mentions.pairs(content))
+    mentions.find_mentions(content, lambda _: True)
+    list(mentions.find_strings(content))
 
 
 @pytest.mark.parametrize("escape", ["\\U00110000", "\\u00", "\\", "\\9"])
 def test_what_is_no_escape_stays_as_it_is(escape: str) -> None:
-    assert mentions.of(f"a /x{escape}".encode(), lambda _: True)
+    assert mentions.find_mentions(f"a /x{escape}".encode(), lambda _: True)

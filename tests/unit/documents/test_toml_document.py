@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from toolkit_installer.documents import toml_document, toml_edit
-from toolkit_installer.documents.changes import Change, DocumentError, EditMismatchError, Path, Remove, Set, same
+from toolkit_installer.documents.changes import Change, DocumentError, EditMismatchError, Path, Remove, Set, is_same
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,7 +87,7 @@ def test_no_change_gives_the_identical_object() -> None:
 @pytest.mark.parametrize("value", [1, 1.0, True, "1"])
 def test_a_value_of_another_type_is_another_value(content: str, value: Any) -> None:
     edited = edit(content, Set(("a",), value))
-    assert same(toml_document.parse(edited.encode()), {"a": value})
+    assert is_same(toml_document.parse(edited.encode()), {"a": value})
 
 
 @pytest.mark.parametrize(
@@ -258,4 +258,4 @@ MARKED = [
 
 @pytest.mark.parametrize("text, left", MARKED)
 def test_the_comments_that_say_whose_a_block_is_are_taken_away_and_nothing_else(text: str, left: str | None) -> None:
-    assert toml_document.unmarked(text.encode(), "ours") == (text if left is None else left).encode()
+    assert toml_document.remove_marker(text.encode(), "ours") == (text if left is None else left).encode()

@@ -11,8 +11,8 @@ import hypothesis
 from hypothesis import strategies as st
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import Change, Path, Remove, Set, Table, apply, lookup, same
-from toolkit_installer.documents.toml_text import Kind, comments, scan, write, write_key
+from toolkit_installer.documents.changes import Change, Path, Remove, Set, Table, apply_changes, is_same, lookup
+from toolkit_installer.documents.toml_text import StatementKind, comments, scan, write, write_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -163,7 +163,7 @@ def all_comments(content: bytes) -> collections.Counter[str]:
 def test_an_edit_means_what_was_asked_for(case: tuple[bytes, list[Change]]) -> None:
     content, changes = case
     edited = toml_document.edit(content, changes, marker=MARKER)
-    assert same(tomllib.loads(edited.decode()), apply(tomllib.loads(content.decode()), tuple(changes)))
+    assert is_same(tomllib.loads(edited.decode()), apply_changes(tomllib.loads(content.decode()), tuple(changes)))
 
 
 @SETTINGS
@@ -212,7 +212,7 @@ def test_the_same_edit_again_changes_nothing(case: tuple[bytes, list[Change]]) -
     content, changes = case
     document = toml_document.parse(content)
     for change in changes:
-        document = apply(document, (change,))
+        document = apply_changes(document, (change,))
     settled = [Set((key,), value) for key, value in document.items()]
     once = toml_document.edit(content, [*changes, *settled], marker=MARKER)
     assert toml_document.edit(once, settled, marker=MARKER) == once
@@ -242,7 +242,7 @@ def test_statements_cover_the_text_but_for_blank_lines_and_comments(content: byt
         between = text[position : statement.start]
         assert all(line.strip() == "" or line.lstrip().startswith("#") for line in between.splitlines())
         assert text[position : statement.start].endswith("\n") or statement.start == position
-        if statement.kind is Kind.KEY_VALUE:
+        if statement.kind is StatementKind.KEY_VALUE:
             assert is_toml(f"value = {text[statement.value_start : statement.value_end]}")
             assert text[statement.value_end : statement.end].strip()[:1] in {"", "#"}
         position = statement.end

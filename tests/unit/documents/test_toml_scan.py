@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit_installer.documents.toml_text import Kind, comments, items, scan, split_key
+from toolkit_installer.documents.toml_text import StatementKind, comments, items, scan, split_key
 
 DOCUMENT = """# top
 version = 2 # two
@@ -25,12 +25,12 @@ def test_statements_have_their_keys_values_and_lines() -> None:
     ]
     table = ("plugins", "io.x", "a.b")
     assert found == [
-        (Kind.KEY_VALUE, ("version",), "2"),
-        (Kind.TABLE, table, ""),
-        (Kind.KEY_VALUE, (*table, "text"), '"""\n[no.header]\nkey = 1"""""'),
-        (Kind.KEY_VALUE, (*table, "list"), "[ # [\n    \"]\", ']', # ]\n    { \"}\" = '}' }]"),
-        (Kind.ARRAY_TABLE, ("many", "times"), ""),
-        (Kind.KEY_VALUE, ("many", "times", "a", "b", "c.d"), "1979-05-27 07:32:00"),
+        (StatementKind.KEY_VALUE, ("version",), "2"),
+        (StatementKind.TABLE, table, ""),
+        (StatementKind.KEY_VALUE, (*table, "text"), '"""\n[no.header]\nkey = 1"""""'),
+        (StatementKind.KEY_VALUE, (*table, "list"), "[ # [\n    \"]\", ']', # ]\n    { \"}\" = '}' }]"),
+        (StatementKind.ARRAY_TABLE, ("many", "times"), ""),
+        (StatementKind.KEY_VALUE, ("many", "times", "a", "b", "c.d"), "1979-05-27 07:32:00"),
     ]
     assert [DOCUMENT[each.start : each.end].count("\n") for each in scan(DOCUMENT)] == [1, 1, 3, 3, 1, 1]
 

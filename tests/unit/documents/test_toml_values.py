@@ -8,7 +8,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 
-from toolkit_installer.documents.changes import same
+from toolkit_installer.documents.changes import is_same
 from toolkit_installer.documents.toml_text import write, write_key
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -30,7 +30,7 @@ VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(T
 def test_a_value_reads_back_as_it_was(value: Any) -> None:
     text = write(value)
     assert "\n" not in text
-    assert same(tomllib.loads(f"value = {text}")["value"], value)
+    assert is_same(tomllib.loads(f"value = {text}")["value"], value)
 
 
 @hypothesis.given(TEXT)

@@ -28,24 +28,24 @@ ANY = st.text(st.characters(codec=None, exclude_categories=[]))
     ],
 )
 def test_what_a_terminal_would_obey_or_hide_is_escaped(text: str, shown: str) -> None:
-    assert log_line.visible_line(text) == shown
+    assert log_line.escape_line(text) == shown
 
 
 def test_tabs_stay_where_they_mean_something() -> None:
-    assert log_line.visible_line("\ta\tb\n", tabs=True) == "\ta\tb\\n"
+    assert log_line.escape_line("\ta\tb\n", tabs=True) == "\ta\tb\\n"
 
 
 @given(ANY)
 def test_whatever_a_text_has_it_is_one_printable_line_that_can_be_written(text: str) -> None:
-    shown = log_line.visible_line(text)
+    shown = log_line.escape_line(text)
     assert shown.isprintable()
     assert len(f"{shown}.".splitlines()) == 1
     shown.encode()
-    assert log_line.visible_line(shown) == shown
-    assert log_line.visible_line(text, tabs=True).replace("\t", "").isprintable()
+    assert log_line.escape_line(shown) == shown
+    assert log_line.escape_line(text, tabs=True).replace("\t", "").isprintable()
 
 
 @given(st.text())
 def test_what_is_printable_stays_as_it_is(text: str) -> None:
     plain = "".join(character for character in text if character.isprintable())
-    assert log_line.visible_line(plain) == plain
+    assert log_line.escape_line(plain) == plain

@@ -9,7 +9,7 @@ import pytest
 from toolkit_installer.driver import cdi
 from toolkit_installer.driver.roots import Driver
 from toolkit_installer.errors import DriverNotReadyError, PayloadError
-from toolkit_installer.node.programs import Completed
+from toolkit_installer.node.programs import CompletedProgram
 from toolkit_installer.settings import ToolkitSettings
 from toolkit_installer.toolkit.payload import CDI_HOOK, CTK, Payload
 
@@ -17,9 +17,9 @@ INFO = 'time="2026-01-01T00:00:00Z" level=info msg="Using driver"\n'
 ERROR = 'time="2026-01-01T00:00:00Z" level=error msg="{}"\n'
 
 
-def generator(root: str = "/") -> cdi.Generator:
+def generator(root: str = "/") -> cdi.SpecificationGenerator:
     payload = Payload("/p", ((CTK, "/ctk"), (CDI_HOOK, "/hook")), (), "hook")
-    return cdi.Generator(payload, ToolkitSettings(), Driver("/", root, "/", root))
+    return cdi.SpecificationGenerator(payload, ToolkitSettings(), Driver("/", root, "/", root))
 
 
 @pytest.mark.parametrize(
@@ -39,7 +39,7 @@ def generator(root: str = "/") -> cdi.Generator:
 def test_the_error_itself_is_told_and_not_all_that_was_printed(
     monkeypatch: pytest.MonkeyPatch, errors: str, words: str
 ) -> None:
-    monkeypatch.setattr(cdi, "run", lambda *_, **__: Completed(3, b"", errors))
+    monkeypatch.setattr(cdi, "run", lambda *_, **__: CompletedProgram(3, b"", errors))
     with pytest.raises(DriverNotReadyError) as raised:
         generator().specification()
     assert raised.value.reason.endswith(f"{CTK} ends with 3: {words}")
@@ -48,7 +48,7 @@ def test_the_error_itself_is_told_and_not_all_that_was_printed(
 
 def test_a_specification_that_cannot_be_written_is_not_blamed_on_the_driver(monkeypatch: pytest.MonkeyPatch) -> None:
     words = "failed to write CDI spec to STDOUT: open /tmp/nvcdi-spec-1.yaml: read-only file system"
-    monkeypatch.setattr(cdi, "run", lambda *_, **__: Completed(1, b"", ERROR.format(words)))
+    monkeypatch.setattr(cdi, "run", lambda *_, **__: CompletedProgram(1, b"", ERROR.format(words)))
     with pytest.raises(PayloadError) as raised:
         generator().specification()
     assert raised.value.reason == f"{CTK} ends with 1: {words}"
@@ -59,7 +59,9 @@ def test_a_specification_that_cannot_be_written_is_not_blamed_on_the_driver(monk
 def test_paths_that_cannot_be_replaced_are_not_blamed_on_the_driver(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    answers = iter([Completed(0, b"...", ""), Completed(1, b"", ERROR.format("failed to parse CDI spec"))])
+    answers = iter(
+        [CompletedProgram(0, b"...", ""), CompletedProgram(1, b"", ERROR.format("failed to parse CDI spec"))]
+    )
     monkeypatch.setattr(cdi, "run", lambda *_, **__: next(answers))
     with pytest.raises(PayloadError, match=f"{CTK} ends with 1: failed to parse CDI spec"):
         generator(str(tmp_path)).specification()

@@ -6,12 +6,12 @@ import itertools
 
 import pytest
 
-from toolkit_installer.engines.api import Live
+from toolkit_installer.engines.api import LiveState
 from toolkit_installer.engines.containerd.tables import cgroup_driver
 from toolkit_installer.engines.detect import kubelet
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
-from toolkit_installer.node.programs import Completed, ProgramError, Programs
+from toolkit_installer.node.programs import CompletedProgram, ProgramError, Programs
 from toolkit_installer.receipt.schema import EngineRecord
 from toolkit_installer.reporting import engine_faults
 from toolkit_installer.reporting.status_verdict import FileFault
@@ -27,10 +27,10 @@ NODE = Node("/")
 def told(monkeypatch: pytest.MonkeyPatch, *flags: str, **files: str) -> kubelet.CgroupDriver | None:
     process = Process(7, "kubelet", "/usr/bin/kubelet", ("kubelet", ENDPOINT, *flags), 0.0, None)
     texts = {CONFIG: files.get("config", ""), "/d/10.conf": files.get("first", ""), "/d/20.conf": files.get("last", "")}
-    monkeypatch.setattr(kubelet, "of_node", lambda _: [process])
+    monkeypatch.setattr(kubelet, "find_kubelet_processes", lambda _: [process])
     monkeypatch.setattr(kubelet, "_text", lambda _, path: texts[path])
     monkeypatch.setattr(kubelet, "_listed", lambda *_: ["/d/10.conf", "/d/20.conf"])
-    return kubelet.cgroup_driver(NODE)
+    return kubelet.find_cgroup_driver(NODE)
 
 
 SYSTEMD, CGROUPFS = "kind: KubeletConfiguration\ncgroupDriver: systemd\n", "cgroupDriver: cgroupfs\n"
@@ -79,22 +79,22 @@ def test_only_runtimes_of_runcs_kind_have_a_cgroup_driver(entry: object, driver:
 def test_a_newer_kubelet_asks_a_newer_engine(
     monkeypatch: pytest.MonkeyPatch, engine: EngineName, release: tuple[int, int] | None, version: bytes, *, asks: bool
 ) -> None:
-    def run(*_: object, **__: object) -> Completed:
+    def run(*_: object, **__: object) -> CompletedProgram:
         if not version:
             raise ProgramError("it cannot be started")
-        return Completed(0, version, "")
+        return CompletedProgram(0, version, "")
 
     monkeypatch.setattr(Programs, "run", run)
     found = told(monkeypatch)
     assert found is not None
-    assert kubelet.asks_for_cgroup_driver(NODE, found, engine, release) is asks
+    assert kubelet.uses_engine_cgroup_driver(NODE, found, engine, release) is asks
 
 
 def faults(drivers: dict[str, str], version: str = "1.7.24", socket: str = SOCKET) -> list[FileFault]:
     handlers = tuple((name, f"/{name}") for name in drivers if name.startswith("nvidia"))
     engine = EngineRecord(EngineName.CONTAINERD, socket, None, handlers, None, ())
-    live = Live(version, dict.fromkeys(drivers), "runc", cgroup_drivers=drivers)
-    return list(engine_faults.find(NODE, engine, live, ()))
+    live = LiveState(version, dict.fromkeys(drivers), "runc", cgroup_drivers=drivers)
+    return list(engine_faults.find_faults(NODE, engine, live, ()))
 
 
 @pytest.fixture(autouse=True)
@@ -129,7 +129,7 @@ def test_a_kubelet_of_another_engine_says_nothing_of_this_one(monkeypatch: pytes
 
 def test_where_the_kubelet_asks_the_engine_only_other_handlers_differ(monkeypatch: pytest.MonkeyPatch) -> None:
     told(monkeypatch)
-    monkeypatch.setattr(Programs, "run", lambda *_, **__: Completed(0, b"Kubernetes v1.34.4\n", ""))
+    monkeypatch.setattr(Programs, "run", lambda *_, **__: CompletedProgram(0, b"Kubernetes v1.34.4\n", ""))
     assert faults({"runc": "systemd", "nvidia": "systemd"}, "2.1.4") == []
     (fault,) = faults({"runc": "systemd", "nvidia": "cgroupfs"}, "2.1.4")
     assert "the kubelet takes the cgroup driver of the default runtime runc, systemd, and that of nvidia" in fault.what
@@ -140,7 +140,7 @@ def test_a_kubelet_that_asks_the_engine_is_not_to_be_changed(
     monkeypatch: pytest.MonkeyPatch, default: str, other: str
 ) -> None:
     told(monkeypatch, f"--config={CONFIG}", config=SYSTEMD)
-    monkeypatch.setattr(Programs, "run", lambda *_, **__: Completed(0, b"Kubernetes v1.34.4\n", ""))
+    monkeypatch.setattr(Programs, "run", lambda *_, **__: CompletedProgram(0, b"Kubernetes v1.34.4\n", ""))
     (fault,) = faults({"runc": default, "nvidia": other}, "2.1.4")
     assert f"the default runtime runc, {default}, and that of nvidia is {other}" in fault.what
     assert "kubelet" not in fault.remedy

@@ -20,8 +20,8 @@ from tests.support.random_edits import (
     without_kept,
 )
 from toolkit_installer.documents import json_document, toml_document
-from toolkit_installer.documents.changes import Change, Set, same
-from toolkit_installer.engines.api import EngineFile, Inspection, Recorded
+from toolkit_installer.documents.changes import Change, Set, is_same
+from toolkit_installer.engines.api import EngineFile, Inspection, RecordedFile
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, ContainerdInspection
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, table_of
@@ -29,7 +29,7 @@ from toolkit_installer.engines.docker import config as docker_rules
 from toolkit_installer.engines.docker.engine import ROLE, Docker
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.node.reading import FileIdentity, Found, Metadata
 from toolkit_installer.receipt.memory import digest_of
 from toolkit_installer.settings import EngineName
 
@@ -43,7 +43,7 @@ RUNS = settings(max_examples=200, derandomize=True)
 
 def file(role: str, content: bytes | None) -> EngineFile:
     path = f"/etc/{role}"
-    found = None if content is None else Found(path, content, Metadata(0o644, 0, 0), Identity(1, 2, 3, 4, 5))
+    found = None if content is None else Found(path, content, Metadata(0o644, 0, 0), FileIdentity(1, 2, 3, 4, 5))
     return EngineFile(role, path, found)
 
 
@@ -70,14 +70,14 @@ def test_docker_means_what_the_edit_alone_would_mean(
     assert goal.base == base
     assert goal.target is not None
     edited = json_document.edit(goal.target, changes)
-    memory = Recorded(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
+    memory = RecordedFile(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
     if again and (as_default or not leads_nowhere(edited)):  # the handlers are put back before the cleanup
         present = file(ROLE, edited)
         inspection, memories = Inspection("/s", (present,), None), {present.path: memory}
         if taken(docker.without_us(present, memory, FOLDER).base):
             (goal,) = docker.desired(inspection, request, memories).files
             assert goal.target is not None
-            memory = Recorded(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
+            memory = RecordedFile(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
             edited = goal.target
         else:
             with pytest.raises(ConfigurationError):
@@ -85,7 +85,7 @@ def test_docker_means_what_the_edit_alone_would_mean(
     left = docker.without_us(file(ROLE, edited), memory, FOLDER).base
     assert left is not None
     wanted = alone(json_document.parse(base), ("runtimes",), ("default-runtime",), changes, as_default=as_default)
-    assert same(json_document.parse(left), wanted)
+    assert is_same(json_document.parse(left), wanted)
 
 
 def leads_nowhere(content: bytes) -> bool:
@@ -104,7 +104,7 @@ def test_docker_has_the_bytes_that_an_edit_of_another_line_alone_would_make(
     request = Request(EngineTarget(EngineName.DOCKER), HANDLERS, "nvidia" if as_default else None, FOLDER)
     (goal,) = docker.desired(Inspection("/s", (file(ROLE, base),), None), request, {}).files
     assert goal.target is not None
-    memory = Recorded(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
+    memory = RecordedFile(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
     for key in keys:
         edited, wanted = (json_document.edit(text, [Set((key,), value)]) for text in (goal.target, base))
         assert docker.without_us(file(ROLE, edited), memory, FOLDER).base == wanted
@@ -123,11 +123,11 @@ def test_containerd_means_what_the_edit_alone_would_mean(data: st.DataObject, *,
     containerd = Containerd()
     request = Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia" if as_default else None, FOLDER)
 
-    def goal_of(content: bytes, memories: dict[str, Recorded]) -> tuple[bytes, Recorded]:
+    def goal_of(content: bytes, memories: dict[str, RecordedFile]) -> tuple[bytes, RecordedFile]:
         files = (file(ROOT_ROLE, content), file(DROP_IN_ROLE, None))
         (goal, _) = containerd.desired(ContainerdInspection("/s", files, None), request, memories).files
         assert goal.target is not None
-        return goal.target, Recorded(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
+        return goal.target, RecordedFile(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
 
     text, memory = goal_of(base, {})
     assert memory.before == base
@@ -142,7 +142,7 @@ def test_containerd_means_what_the_edit_alone_would_mean(data: st.DataObject, *,
     assert left is not None
     before = toml_document.parse(base)
     wanted = alone(before, runtimes, default, changes, as_default=as_default)
-    assert same(without_kept(toml_document.parse(left), before, runtimes), without_kept(wanted, before, runtimes))
+    assert is_same(without_kept(toml_document.parse(left), before, runtimes), without_kept(wanted, before, runtimes))
 
 
 @RUNS
@@ -156,7 +156,7 @@ def test_containerd_has_the_bytes_that_an_edit_of_another_line_alone_would_make(
     files = (file(ROOT_ROLE, base), file(DROP_IN_ROLE, None))
     (goal, _) = containerd.desired(ContainerdInspection("/s", files, None), request, {}).files
     assert goal.target is not None
-    memory = Recorded(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
+    memory = RecordedFile(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
     for path in (("debug", "level"), ("plugins", "io.other", "a")):
         edited, wanted = (toml_document.edit(text, [Set(path, value)], marker="theirs") for text in (goal.target, base))
         left = containerd.without_us(file(ROOT_ROLE, edited), memory, FOLDER).base

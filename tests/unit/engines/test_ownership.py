@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.documents.changes import Set, Table, apply
+from toolkit_installer.documents.changes import Set, Table, apply_changes
 from toolkit_installer.engines import ownership
 from toolkit_installer.engines.containerd import config as containerd_sources
 from toolkit_installer.engines.containerd import tables as containerd_tables
@@ -37,11 +37,11 @@ def test_the_first_is_what_runs_the_engines_ordinary_containers(
 ) -> None:
     base: Table = {}
     for name, (kind, path) in made.items():
-        base = apply(base, (Set((*shape.runtimes, name), entry(shape, kind, path)),))
+        base = apply_changes(base, (Set((*shape.runtimes, name), entry(shape, kind, path)),))
     if default is not None:
-        base = apply(base, (Set(shape.default, default),))
+        base = apply_changes(base, (Set(shape.default, default),))
 
-    found = ownership.low_level(base, shape, built_in="the engine's own")
+    found = ownership.list_low_level_runtimes(base, shape, built_in="the engine's own")
 
     ordinary = [name for name in (default, "runc") if name in made and made[name][0] != "io.containerd.kata.v2"]
     said = shape.executable(entry(shape, *made[ordinary[0]])) if ordinary else None
@@ -53,5 +53,5 @@ def test_the_unnamed_default_of_containerd_before_2_counts_only_if_it_has_a_type
     options = {"BinaryName": "/opt/own"}
     table = containerd_tables.table_of(containerd_tables.SHORT)
     for kind, first in (("io.containerd.runc.v2", "/opt/own"), ("", "runc")):
-        base = apply({}, (Set((*table, "default_runtime"), {"runtime_type": kind, "options": options}),))
+        base = apply_changes({}, (Set((*table, "default_runtime"), {"runtime_type": kind, "options": options}),))
         assert containerd_sources.low_level(base, containerd_tables.SHORT)[0] == first

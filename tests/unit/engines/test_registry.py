@@ -29,11 +29,11 @@ CONTAINERD, DOCKER, CRIO = EngineName.CONTAINERD, EngineName.DOCKER, EngineName.
     ],
 )
 def test_a_release_is_given_no_specification_that_is_newer_than_it_knows(
-    name: EngineName, release: str, version: registry.Version | None
+    name: EngineName, release: str, version: registry.CdiVersion | None
 ) -> None:
-    assert registry.newest(name, release) == version
+    assert registry.newest_cdi_version(name, release) == version
 
 
 @pytest.mark.parametrize("name, release", [(CONTAINERD, "1.7"), (DOCKER, "25.0"), (CRIO, "1.23")])
 def test_who_has_an_engine_without_cdi_is_told_which_release_has_it(name: EngineName, release: str) -> None:
-    assert registry.first(name) == release
+    assert registry.first_cdi_release(name) == release

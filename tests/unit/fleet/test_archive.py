@@ -20,7 +20,7 @@ from toolkit_installer.fleet import archive, values
 from toolkit_installer.fleet.archive import Archive
 from toolkit_installer.fleet.values import Answer, NotReadableError, RawAnswer
 from toolkit_installer.node.processes import Process
-from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.node.reading import FileIdentity, Found, Metadata
 from toolkit_installer.node.root import NodeError
 
 MAGIC = b"toolkit-installer capture\n"
@@ -137,7 +137,7 @@ FOUND = st.builds(
     PATHS,
     st.binary(max_size=30),
     st.builds(Metadata, st.integers(0, 0o7777), st.integers(0, 9), st.integers(0, 9), st.just((("user.a", b"\0"),))),
-    st.builds(Identity, *(st.integers(0, 1 << 62) for _ in range(5))),
+    st.builds(FileIdentity, *(st.integers(0, 1 << 62) for _ in range(5))),
 )
 PROCESS = st.builds(
     Process, st.integers(1, 1 << 22), NAMES, NAMES, st.lists(NAMES).map(tuple), st.floats(0, 1e10), st.none() | NAMES

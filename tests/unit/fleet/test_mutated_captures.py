@@ -65,13 +65,13 @@ def refusals(content: bytes, given: list[bytes], *, compared: bool) -> Iterator[
     """Yield why a replay of a capture is refused, and a comparison with itself, if they are."""
     given[:] = [content]
     signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
-    replayed = replay._replayed(PATH, replay.How(given={}))
+    replayed = replay._replay_capture(PATH, replay.ReplayOptions(given={}))
     assert replayed.file == PATH
     if replayed.refusal is not None:
         yield replayed.refusal
     if compared:
-        found = compare._compared(compare._Pair("node", PATH, PATH), debug=False)
-        if isinstance(found, compare._Unusable):
+        found = compare._compare_pair(compare._CapturePair("node", PATH, PATH), debug=False)
+        if isinstance(found, compare._UnusableCapture):
             assert found.path == PATH
             yield found.refusal
     signal.setitimer(signal.ITIMER_PROF, 0)

@@ -10,11 +10,11 @@ from toolkit_installer.fleet.seams import Question, Seam
 UNTOLD = {
     "node.reading.Reader.read_file": {"limit"},
     "node.reading.read_bounded": {"limit"},
-    "node.sockets.speaker": {"greeting"},
+    "node.sockets.find_responding_process": {"greeting"},
     "reporting.diagnosis.diagnose": {"settings"},
-    "applying.impact.containers": {"inspection"},
-    "planning.toolkit_users.holders": {"ours"},
-    "planning.files_naming.naming": {"known"},
+    "applying.impact.find_running_containers": {"inspection"},
+    "planning.toolkit_users.list_users": {"ours"},
+    "planning.files_naming.find_naming_files": {"known"},
 }
 """What of a question is the same, or makes no difference, whenever it is asked again."""
 ALL = (*seams.SEAMS, seams.DIGEST, seams.REST, seams.MONOTONIC)

@@ -37,13 +37,13 @@ def keep(seam: str, answer: Any) -> Any:
 def test_of_dockers_answer_all_that_is_read_is_kept_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(sockets, "speaker", lambda *_: None)
+    monkeypatch.setattr(sockets, "find_responding_process", lambda *_: None)
 
     def found(info: dict[str, Any]) -> Any:
-        monkeypatch.setattr(client, "info", lambda *_: info)
+        monkeypatch.setattr(client, "query_info", lambda *_: info)
         return Docker().ask(Node(str(tmp_path)), "/run/docker.sock", 1)
 
-    kept = keep("engines.docker.client.info", INFO)
+    kept = keep("engines.docker.client.query_info", INFO)
     assert found(kept) == found(INFO)
     for key in kept:
         assert found({name: value for name, value in kept.items() if name != key}) != found(INFO), key

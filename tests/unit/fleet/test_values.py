@@ -9,18 +9,18 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolkit_installer.applying.impact import Running
+from toolkit_installer.applying.impact import RunningContainers
 from toolkit_installer.driver.roots import Driver
 from toolkit_installer.fleet import seams, values
 from toolkit_installer.fleet.values import Answer, Failure, NotReadableError, RawAnswer
 from toolkit_installer.node.processes import Process
-from toolkit_installer.node.programs import Completed
-from toolkit_installer.node.reading import CONFIG_LIMIT, Found, Identity, Metadata
+from toolkit_installer.node.programs import CompletedProgram
+from toolkit_installer.node.reading import CONFIG_LIMIT, FileIdentity, Found, Metadata
 from toolkit_installer.planning.files_naming import Naming
 from toolkit_installer.planning.other_installer import OtherInstaller
 
 METADATA = Metadata(0o644, 0, 0)
-IDENTITY = Identity(1, 1, 1, 1, 1)
+IDENTITY = FileIdentity(1, 1, 1, 1, 1)
 HUGE = 1 << 63
 STATUS = [0o100644, 1, 1, 1, 0, 0, 1, 0, 1, 1, 1]
 """As a capture has it: mode, inode, device, links, user, group, size, device's number, three times."""
@@ -35,12 +35,12 @@ def deep(levels: int) -> list[Any]:
 
 POSSIBLE = {
     "a file": Found("/etc/a", b"x" * CONFIG_LIMIT, METADATA, IDENTITY),
-    "a file before 1970": Found("/etc/a", b"", METADATA, Identity(1, 1, 1, -1, -1)),
+    "a file before 1970": Found("/etc/a", b"", METADATA, FileIdentity(1, 1, 1, -1, -1)),
     "a process": Process(1, "init", "/sbin/init", (), 0.0, None),
-    "a signal": Completed(-9, b"", "\0"),
-    "an exit status": Completed(255, b"\0", ""),
-    "no containers": Running(0, 0),
-    "containers that cannot be seen": Running(),
+    "a signal": CompletedProgram(-9, b"", "\0"),
+    "an exit status": CompletedProgram(255, b"\0", ""),
+    "no containers": RunningContainers(0, 0),
+    "containers that cannot be seen": RunningContainers(),
     "a driver": Driver("/", "/host"),
     "levels": deep(90),
 }
@@ -54,16 +54,16 @@ IMPOSSIBLE = {
     "a huge mode": Metadata(1 << 62, 0, 0),
     "a negative user": Metadata(0, -1, 0),
     "a huge group": Metadata(0, 0, 1 << 32),
-    "a negative size": Identity(1, 1, -1, 1, 1),
-    "a huge time": Identity(1, 1, 1, HUGE, 1),
+    "a negative size": FileIdentity(1, 1, -1, 1, 1),
+    "a huge time": FileIdentity(1, 1, 1, HUGE, 1),
     "a negative PID": Process(-1, "a", "/a", (), 0.0, None),
     "PID 0": Process(0, "a", "/a", (), 0.0, None),
     "a huge PID": OtherInstaller("a", 1 << 23),
     "a process of the far future": Process(1, "a", "/a", (), 1e300, None),
     "a start that is no number": Process(1, "a", "/a", (), float("nan"), None),
-    "an exit status of 256": Completed(256, b"", ""),
-    "a signal that there is not": Completed(-65, b"", ""),
-    "negative containers": Running(-1, 0),
+    "an exit status of 256": CompletedProgram(256, b"", ""),
+    "a signal that there is not": CompletedProgram(-65, b"", ""),
+    "negative containers": RunningContainers(-1, 0),
     "line 0": Naming("/a", 0, "/b"),
     "a relative root": Driver("run/nvidia"),
     "a number that is none": float("inf"),
@@ -140,18 +140,18 @@ VALID: dict[str, tuple[Any, Any]] = {
     "node.reading.read_bounded": (b"", bytes(CONFIG_LIMIT + 1)),
     "node.reading.Tree.read": (b"", bytes(CONFIG_LIMIT + 1)),
     "node.root.real": ("/", ""),
-    "node.places.Places.on_node": (None, "a"),
-    "node.places.Places.seen_here": ("/a", "a"),
-    "node.places.Places.reachable": ("/a", ""),
-    "node.owners.ourselves": (frozenset({0}), frozenset({-1})),
+    "node.places.PathTranslator.on_node": (None, "a"),
+    "node.places.PathTranslator.seen_here": ("/a", "a"),
+    "node.places.PathTranslator.reachable": ("/a", ""),
+    "node.owners.list_trusted_users": (frozenset({0}), frozenset({-1})),
     "node.programs.Programs.find_program": (None, "runc"),
     "node.processes.names": ([(1, "init")], [(-1, "init")]),
     "node.processes.parent_of": (0, -1),
     "node.descriptors.content": (None, bytes(CONFIG_LIMIT + 1)),
-    "node.locks.holder": (None, 1 << 30),
+    "node.locks.find_instance": (None, 1 << 30),
     "node.machine.boot_seconds": (1.5, -1.0),
     "node.machine.now": (1.5, 1e30),
-    "engines.docker.client.info": ({"Runtimes": {}, "DefaultRuntime": None}, {"Runtimes": "text"}),
+    "engines.docker.client.query_info": ({"Runtimes": {}, "DefaultRuntime": None}, {"Runtimes": "text"}),
 }
 
 

@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.api_server import NAMESPACE, NODE_PATH, TOKEN, Server, real, serving, status
-from toolkit_installer.kubernetes.client import Answer, ApiServer, _date
+from toolkit_installer.kubernetes.client import ApiResponse, ApiServer, _parse_date
 
 SECONDS = 30.0
 """More than any answer takes that ends."""
@@ -189,7 +189,7 @@ def test_the_words_of_an_error_are_short_and_can_be_printed(tmp_path: Path) -> N
     )
 )
 def test_no_date_is_a_bug(text: str) -> None:
-    found = _date(text)
+    found = _parse_date(text)
     assert found is None or isinstance(found, float)
 
 
@@ -222,5 +222,5 @@ def test_what_does_not_exist_is_the_object_that_was_requested_or_nothing_is_know
         assert "another object" in answer.words
 
 
-def _get(server: Server) -> Answer:
+def _get(server: Server) -> ApiResponse:
     return ApiServer("127.0.0.1", server.port, str(server.account)).get(NODE_PATH, SECONDS)

@@ -23,7 +23,7 @@ from tests.support.api_server import (
     serving,
     token,
 )
-from toolkit_installer.kubernetes.client import ApiServer, Bearer, UnreadableError, _date
+from toolkit_installer.kubernetes.client import ApiServer, Bearer, UnreadableError, _parse_date
 
 SECONDS = 30.0
 """More than any answer takes: only what is silent for good meets it."""
@@ -95,7 +95,7 @@ def test_an_answer_says_whose_token_it_was_asked_with_and_what_the_servers_clock
 
 @pytest.mark.parametrize("date", [None, "", "soon", "Fri, 99 Foo 2026 25:61:61 GMT", "Thu, 01 Jan 99999 00:00:00 GMT"])
 def test_a_clock_that_tells_no_time_is_no_clock(date: str | None) -> None:
-    assert _date(date) is None
+    assert _parse_date(date) is None
 
 
 @pytest.mark.parametrize("name", ["token", "ca.crt"])

@@ -13,8 +13,8 @@ from tests.support.api_server import real, status
 from toolkit_installer import log
 from toolkit_installer.errors import ExitCode, NotDeletedError
 from toolkit_installer.kubernetes import deletion
-from toolkit_installer.kubernetes.client import Answer, UnreadableError
-from toolkit_installer.kubernetes.deletion import Found, Seen, judged
+from toolkit_installer.kubernetes.client import ApiResponse, UnreadableError
+from toolkit_installer.kubernetes.deletion import DaemonSetObservation, DaemonSetStatus, parse_status
 from toolkit_installer.settings import DeletionSettings
 
 UID = real("daemonset")["metadata"]["uid"]
@@ -22,25 +22,25 @@ PATH = "/apis/apps/v1/namespaces/toolkit/daemonsets/toolkit-installer"
 ALWAYS = math.inf
 
 
-def there(**metadata: Any) -> Answer:
+def there(**metadata: Any) -> ApiResponse:
     body = real("daemonset")
     body["metadata"].update(metadata)
-    return Answer(200, body)
+    return ApiResponse(200, body)
 
 
-def error(code: int, reason: str) -> Answer:
-    return Answer(code, status(code, reason, reason), reason)
+def error(code: int, reason: str) -> ApiResponse:
+    return ApiResponse(code, status(code, reason, reason), reason)
 
 
 THERE, GOING = there(), there(deletionTimestamp="2026-11-20T10:20:30Z")
 MISSING, FORBIDDEN, STRANGER = error(404, "NotFound"), error(403, "Forbidden"), error(401, "Unauthorized")
-AWAY = Answer(None, words="ConnectionError: refused")
+AWAY = ApiResponse(None, words="ConnectionError: refused")
 
 
 class Server:
     """An API server whose answers are a function of the time, and the clock, which only pauses and requests move."""
 
-    def __init__(self, *steps: tuple[float, Answer], slow: float = 0.0) -> None:
+    def __init__(self, *steps: tuple[float, ApiResponse], slow: float = 0.0) -> None:
         self.steps, self.slow = steps, slow
         self.now = 0.0
         self.asked: list[str] = []
@@ -58,14 +58,14 @@ class Server:
     def namespace(self) -> str:
         return "toolkit"
 
-    def get(self, path: str, seconds: float) -> Answer:
+    def get(self, path: str, seconds: float) -> ApiResponse:
         return self._answer("GET", path, seconds)
 
-    def send(self, method: str, path: str, body: Mapping[str, Any], seconds: float) -> Answer:
+    def send(self, method: str, path: str, body: Mapping[str, Any], seconds: float) -> ApiResponse:
         assert body["propagationPolicy"] == "Foreground"
         return self._answer(method, path, seconds)
 
-    def _answer(self, method: str, path: str, seconds: float) -> Answer:
+    def _answer(self, method: str, path: str, seconds: float) -> ApiResponse:
         assert path == PATH
         self.asked.append(method)
         self.now += min(self.slow, seconds)
@@ -94,26 +94,30 @@ def failure(server: Server, seconds: float = 540.0) -> NotDeletedError:
 @pytest.mark.parametrize(
     "answer, uid, seen",
     [
-        (MISSING, "", Seen(Found.GONE)),
-        (MISSING, UID, Seen(Found.GONE, UID)),
-        (GOING, "", Seen(Found.GOING, UID)),
-        (GOING, UID, Seen(Found.GOING, UID)),
-        (THERE, "", Seen(Found.STAYING, UID)),
-        (THERE, "another", Seen(Found.ANOTHER, "another")),
-        (GOING, "another", Seen(Found.ANOTHER, "another")),
-        (FORBIDDEN, UID, Seen(Found.REFUSED, UID)),
-        (STRANGER, UID, Seen(Found.REFUSED, UID)),
-        (AWAY, UID, Seen(Found.UNKNOWN, UID)),
-        (error(500, "InternalError"), UID, Seen(Found.UNKNOWN, UID)),
-        (error(409, "Conflict"), UID, Seen(Found.UNKNOWN, UID)),
-        (Answer(200, {"kind": "Status", "metadata": {}}), UID, Seen(Found.UNKNOWN, UID)),
-        (Answer(200, {"kind": "DaemonSet"}), UID, Seen(Found.UNKNOWN, UID)),
-        (Answer(404, {}, "the answer is not JSON"), UID, Seen(Found.UNKNOWN, UID)),  # a proxy's page
-        (Answer(403, {"error": "no"}), UID, Seen(Found.UNKNOWN, UID)),
+        (MISSING, "", DaemonSetObservation(DaemonSetStatus.GONE)),
+        (MISSING, UID, DaemonSetObservation(DaemonSetStatus.GONE, UID)),
+        (GOING, "", DaemonSetObservation(DaemonSetStatus.GOING, UID)),
+        (GOING, UID, DaemonSetObservation(DaemonSetStatus.GOING, UID)),
+        (THERE, "", DaemonSetObservation(DaemonSetStatus.STAYING, UID)),
+        (THERE, "another", DaemonSetObservation(DaemonSetStatus.ANOTHER, "another")),
+        (GOING, "another", DaemonSetObservation(DaemonSetStatus.ANOTHER, "another")),
+        (FORBIDDEN, UID, DaemonSetObservation(DaemonSetStatus.REFUSED, UID)),
+        (STRANGER, UID, DaemonSetObservation(DaemonSetStatus.REFUSED, UID)),
+        (AWAY, UID, DaemonSetObservation(DaemonSetStatus.UNKNOWN, UID)),
+        (error(500, "InternalError"), UID, DaemonSetObservation(DaemonSetStatus.UNKNOWN, UID)),
+        (error(409, "Conflict"), UID, DaemonSetObservation(DaemonSetStatus.UNKNOWN, UID)),
+        (ApiResponse(200, {"kind": "Status", "metadata": {}}), UID, DaemonSetObservation(DaemonSetStatus.UNKNOWN, UID)),
+        (ApiResponse(200, {"kind": "DaemonSet"}), UID, DaemonSetObservation(DaemonSetStatus.UNKNOWN, UID)),
+        (
+            ApiResponse(404, {}, "the answer is not JSON"),
+            UID,
+            DaemonSetObservation(DaemonSetStatus.UNKNOWN, UID),
+        ),  # a proxy's page
+        (ApiResponse(403, {"error": "no"}), UID, DaemonSetObservation(DaemonSetStatus.UNKNOWN, UID)),
     ],
 )
-def test_what_an_answer_says_of_the_daemon_set(answer: Answer, uid: str, seen: Seen) -> None:
-    assert judged(answer, uid) == seen
+def test_what_an_answer_says_of_the_daemon_set(answer: ApiResponse, uid: str, seen: DaemonSetObservation) -> None:
+    assert parse_status(answer, uid) == seen
 
 
 # --- how it goes on ---
@@ -148,13 +152,13 @@ def test_an_api_server_that_goes_away_while_pods_end_is_waited_for() -> None:
 
 
 @pytest.mark.parametrize("refusal", [FORBIDDEN, STRANGER])
-def test_a_permission_that_comes_a_moment_late_is_waited_for(refusal: Answer) -> None:
+def test_a_permission_that_comes_a_moment_late_is_waited_for(refusal: ApiResponse) -> None:
     server = Server((10, refusal), (20, GOING), (ALWAYS, MISSING))
     server.delete()
 
 
 @pytest.mark.parametrize("refusal, words", [(FORBIDDEN, "HTTP 403, Forbidden"), (STRANGER, "HTTP 401, Unauthorized")])
-def test_a_refusal_that_lasts_is_the_end(refusal: Answer, words: str) -> None:
+def test_a_refusal_that_lasts_is_the_end(refusal: ApiResponse, words: str) -> None:
     server = Server((ALWAYS, refusal))
     error = failure(server)
     assert "does not let this pod delete the DaemonSet toolkit/toolkit-installer" in error.reason
@@ -203,7 +207,7 @@ def test_outside_of_a_pod_nobody_is_asked(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("found", [THERE, AWAY])
-def test_what_keeps_it_from_being_deleted_is_said_once(found: Answer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_keeps_it_from_being_deleted_is_said_once(found: ApiResponse, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
 
     class Log:

@@ -42,22 +42,22 @@ def test_a_taint_comes_and_goes_and_every_other_one_stays_as_it_is(
     found: list[dict[str, str]], boot: str | None, before: str | None, *, there: bool
 ) -> None:
     old = node(copy.deepcopy(found), before)
-    patch = node_state.change(old, OURS, there=there, boot=boot)
+    patch = node_state.build_taint_patch(old, OURS, there=there, boot=boot)
     others = [each for each in found if (each["key"], each["effect"]) != (OURS.key, OURS.effect)]
     if patch is None:
-        assert (node_state.is_there(old, OURS), node_state.boot_of(old)) == (there, boot)
+        assert (node_state.has_taint(old, OURS), node_state.ready_boot(old)) == (there, boot)
         return
     assert patch["metadata"]["resourceVersion"] == "7"
     listed = patch.get("spec", {"taints": found})["taints"] or []
     assert [each for each in listed if (each["key"], each["effect"]) != (OURS.key, OURS.effect)] == others
     new = node(listed, patch["metadata"].get("annotations", {node_state.READY_IN: before})[node_state.READY_IN])
-    assert (node_state.is_there(new, OURS), node_state.boot_of(new)) == (there, boot)
-    assert node_state.change(new, OURS, there=there, boot=boot) is None
+    assert (node_state.has_taint(new, OURS), node_state.ready_boot(new)) == (there, boot)
+    assert node_state.build_taint_patch(new, OURS, there=there, boot=boot) is None
 
 
 def test_the_last_taint_goes_with_its_list() -> None:
     old = node([{"key": OURS.key, "effect": OURS.effect}])
-    patch = node_state.change(old, OURS, there=False, boot=None)
+    patch = node_state.build_taint_patch(old, OURS, there=False, boot=None)
     assert patch is not None
     assert patch["spec"] == {"taints": None}
 
@@ -69,9 +69,9 @@ def test_a_condition_tells_since_when_it_is_so_and_a_status_that_stays_keeps_its
     third = node_state.condition(KIND, READY, now="T3", since=node_state.since(second, READY, now="T3"))
     assert [each["lastTransitionTime"] for each in (first, second, third)] == ["T1", "T1", "T3"]
     assert [each["status"] for each in (first, second, third)] == ["False", "False", "True"]
-    assert node_state.says(second, worse)
-    assert not node_state.says(second, DOWN)
-    assert not node_state.says(None, DOWN)
+    assert node_state.matches_state(second, worse)
+    assert not node_state.matches_state(second, DOWN)
+    assert not node_state.matches_state(None, DOWN)
 
 
 def test_nobody_elses_condition_is_taken_for_ours() -> None:
@@ -92,21 +92,21 @@ def test_nobody_elses_condition_is_taken_for_ours() -> None:
     ids=lambda value: type(value).__name__ if isinstance(value, InstallerError) else str(value),
 )
 def test_each_failure_has_a_reason_of_the_list(error: InstallerError, reason: Reason, *, rolled_back: bool) -> None:
-    state = node_state.of_error(error, rolled_back=rolled_back)
+    state = node_state.state_of_error(error, rolled_back=rolled_back)
     assert (state.reason, state.ready) == (reason, False)
     assert re.fullmatch("[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", state.reason)  # metav1.Condition's own rule
 
 
 @given(st.text(max_size=100))
 def test_whatever_a_release_is_called_it_fits_into_a_label(text: str) -> None:
-    assert re.fullmatch(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?", node_state.label(text))
-    assert len(node_state.label(text)) <= 63
+    assert re.fullmatch(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?", node_state.label_value(text))
+    assert len(node_state.label_value(text)) <= 63
 
 
 def test_what_is_not_known_gets_no_label() -> None:
     found = node_state.labels(version="0.1.0", engines=("docker", "containerd"), payload=None)
     assert found == {"toolkit-installer/version": "0.1.0", "toolkit-installer/engine": "docker_containerd"}
-    assert node_state.with_labels("n", {})["metadata"] == {"name": "n"}
+    assert node_state.labels_body("n", {})["metadata"] == {"name": "n"}
 
 
 @pytest.mark.parametrize(

@@ -18,53 +18,53 @@ from hypothesis import strategies as st
 
 from tests.support.api_server import real, status, token
 from toolkit_installer.kubernetes import client, verdicts, wanted
-from toolkit_installer.kubernetes.client import Answer, Bearer
-from toolkit_installer.kubernetes.verdicts import Asked, Standing, Verdict, judge
-from toolkit_installer.kubernetes.wanted import Question
+from toolkit_installer.kubernetes.client import ApiResponse, Bearer
+from toolkit_installer.kubernetes.verdicts import CleanupState, QueriedObject, Verdict, judge
+from toolkit_installer.kubernetes.wanted import DaemonSetQuery
 from toolkit_installer.settings import ClusterSettings
 
 DOCUMENT = (Path(__file__).parents[3] / "docs/kubernetes.md").read_text(encoding="utf-8")
-DS, NS, NODE = Asked.DAEMON_SET, Asked.NAMESPACE, Asked.NODE
+DS, NS, NODE = QueriedObject.DAEMON_SET, QueriedObject.NAMESPACE, QueriedObject.NODE
 MINE = Bearer("me")
 
 
-def error(code: int, reason: str, bearer: Bearer | None = MINE) -> Answer:
-    return Answer(code, status(code, reason, reason), reason, bearer)
+def error(code: int, reason: str, bearer: Bearer | None = MINE) -> ApiResponse:
+    return ApiResponse(code, status(code, reason, reason), reason, bearer)
 
 
 MISSING, FORBIDDEN, UNKNOWN_TOKEN = error(404, "NotFound"), error(403, "Forbidden"), error(401, "Unauthorized")
-TIMED_OUT = Answer(None, words="ReadTimeout: it took too long")
+TIMED_OUT = ApiResponse(None, words="ReadTimeout: it took too long")
 FAILING = [
     TIMED_OUT,
-    Answer(None, words="ConnectionError: refused"),
-    Answer(None, words="SSLError: certificate verify failed"),
-    Answer(None, words="UnreadableError: cannot read token"),
+    ApiResponse(None, words="ConnectionError: refused"),
+    ApiResponse(None, words="SSLError: certificate verify failed"),
+    ApiResponse(None, words="UnreadableError: cannot read token"),
     error(500, "InternalError"),
     error(503, "ServiceUnavailable"),
     error(504, "Timeout"),
     error(429, "TooManyRequests"),
     error(400, "BadRequest"),
-    Answer(301),
-    Answer(502, {}, "the answer is not JSON"),
-    Answer(404, {}, "the answer is not JSON"),  # a proxy's page
-    Answer(403, {"error": "no"}),
-    Answer(401, {"error": "no"}),
-    Answer(200, {}, "the answer is not JSON"),
-    Answer(200, {"kind": "Pod", "metadata": {}}),
+    ApiResponse(301),
+    ApiResponse(502, {}, "the answer is not JSON"),
+    ApiResponse(404, {}, "the answer is not JSON"),  # a proxy's page
+    ApiResponse(403, {"error": "no"}),
+    ApiResponse(401, {"error": "no"}),
+    ApiResponse(200, {}, "the answer is not JSON"),
+    ApiResponse(200, {"kind": "Pod", "metadata": {}}),
 ]
 
 
-def found(name: str, **metadata: Any) -> Answer:
+def found(name: str, **metadata: Any) -> ApiResponse:
     body = real(name)
     body["metadata"].update(metadata)
-    return Answer(200, body, bearer=MINE)
+    return ApiResponse(200, body, bearer=MINE)
 
 
 THERE = {DS: found("daemonset"), NS: found("namespace"), NODE: found("node")}
 GOING = {"deletionTimestamp": "2026-11-20T10:20:30Z"}
 UNLABELLED = found("node", labels={"kubernetes.io/os": "linux"})
 
-TABLE: list[tuple[str, dict[Asked, Answer], Verdict]] = [
+TABLE: list[tuple[str, dict[QueriedObject, ApiResponse], Verdict]] = [
     ("all is as it was", THERE, Verdict.WANTED),
     ("the DaemonSet is gone", {DS: MISSING}, Verdict.UNWANTED),
     ("the DaemonSet is being deleted", {**THERE, DS: found("daemonset", **GOING)}, Verdict.UNWANTED),
@@ -88,19 +88,19 @@ TABLE: list[tuple[str, dict[Asked, Answer], Verdict]] = [
 
 
 @pytest.mark.parametrize("answers, verdict", [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_what_the_answers_come_to(answers: dict[Asked, Answer], verdict: Verdict) -> None:
+def test_what_the_answers_come_to(answers: dict[QueriedObject, ApiResponse], verdict: Verdict) -> None:
     finding = judge(answers)
     assert finding.verdict is verdict, finding.why
 
 
 @pytest.mark.parametrize("answer", FAILING, ids=lambda answer: f"{answer.status} {answer.kind} {answer.words}")
-@pytest.mark.parametrize("asked", list(Asked))
-def test_an_api_server_that_fails_says_nothing(answer: Answer, asked: Asked) -> None:
+@pytest.mark.parametrize("asked", list(QueriedObject))
+def test_an_api_server_that_fails_says_nothing(answer: ApiResponse, asked: QueriedObject) -> None:
     answers = {DS: answer} if asked is DS else {**THERE, asked: answer}
     finding = judge(answers)
     assert finding.verdict is Verdict.UNKNOWN
     assert str(asked) in finding.why
-    assert not verdicts.accepted([answer]) or answer.kind == "Pod"
+    assert not verdicts.accepted_identities([answer]) or answer.kind == "Pod"
 
 
 def test_a_namespace_that_may_not_be_looked_at_any_more_is_another_thing() -> None:
@@ -122,7 +122,7 @@ def test_whatever_is_answered_somebody_is_told_why() -> None:
     """Every combination of answers: a verdict, never an exception, and words."""
     pool = [found("daemonset"), found("namespace"), found("node"), MISSING, FORBIDDEN, UNKNOWN_TOKEN, *FAILING]
     for three in itertools.product(pool, repeat=3):
-        assert judge(dict(zip(Asked, three, strict=True))).why
+        assert judge(dict(zip(QueriedObject, three, strict=True))).why
 
 
 # --- the tables of docs/kubernetes.md are the functions ---
@@ -156,10 +156,10 @@ def test_what_the_document_says_of_the_start_is_so(row: dict[str, str], *, bare:
 
 DELETION, NO_DELETION = f"{Verdict.STRANGER} that is a deletion", f"{Verdict.STRANGER} otherwise"
 AT_END = {
-    "installed by this run, never told that the node is wanted": [Standing(bare=True)],
-    "installed by this run, told so once": [Standing(bare=True, wanted=True)],
+    "installed by this run, never told that the node is wanted": [CleanupState(bare=True)],
+    "installed by this run, told so once": [CleanupState(bare=True, wanted=True)],
     "installed by an earlier run": [
-        Standing(wanted=told, held=held) for told, held in itertools.product((False, True), repeat=2)
+        CleanupState(wanted=told, held=held) for told, held in itertools.product((False, True), repeat=2)
     ],
 }
 
@@ -181,7 +181,7 @@ def test_the_document_tells_the_end_of_each_answer() -> None:
 
 
 def test_a_half_finished_cleanup_that_a_held_run_found_is_not_that_runs_to_finish() -> None:
-    standing = Standing(bare=True, held=True)
+    standing = CleanupState(bare=True, held=True)
     assert not verdicts.must_revert(Verdict.FORBIDDEN, standing, deleted=False)
     assert verdicts.must_revert(Verdict.UNWANTED, standing, deleted=False)
 
@@ -201,7 +201,7 @@ BEARERS: dict[str, list[Bearer | None]] = {
 REVIEWS = {
     "401": [UNKNOWN_TOKEN],
     "anything but 401, or nothing": [
-        Answer(201, {"kind": "SelfSubjectReview"}, bearer=MINE),
+        ApiResponse(201, {"kind": "SelfSubjectReview"}, bearer=MINE),
         *(FORBIDDEN, MISSING, *FAILING),
     ],
 }
@@ -216,11 +216,11 @@ def test_a_401_is_a_deletion_where_the_document_says_so(seen: str, times: str, r
     row = next(row for row in table(SEEN) if all(row[head] in (value, "any") for head, value in case.items()))
     for bearer, answer in itertools.product(BEARERS[times], REVIEWS[review]):
         refused = error(401, "Unauthorized", bearer)
-        reviewed = Answer(answer.status, answer.body, answer.words, bearer)
+        reviewed = ApiResponse(answer.status, answer.body, answer.words, bearer)
         until = ALWAYS if lasts == "yes" else 10
         script = Script(then((until, refused), (ALWAYS, FORBIDDEN)), then((ALWAYS, reviewed)))
         known = ("another", "me") if seen == "yes" else ("another",)
-        assert script.unwanted(Standing(wanted=True, accepted=known)) is (row[IS] == "yes"), (bearer, answer)
+        assert script.unwanted(CleanupState(wanted=True, accepted=known)) is (row[IS] == "yes"), (bearer, answer)
 
 
 def test_how_long_it_lasts_is_what_the_document_says() -> None:
@@ -239,17 +239,17 @@ class Script:
     """
 
     def __init__(
-        self, objects: Callable[[float], Answer], review: Callable[[float], Answer], slow: float = 0.0
+        self, objects: Callable[[float], ApiResponse], review: Callable[[float], ApiResponse], slow: float = 0.0
     ) -> None:
         self.objects, self.reviewed, self.slow = objects, review, slow
         self.now = 0.0
-        self.heard: list[tuple[float, Answer]] = []
-        self.last = Standing()
-        self.hidden: Asked | None = None
+        self.heard: list[tuple[float, ApiResponse]] = []
+        self.last = CleanupState()
+        self.hidden: QueriedObject | None = None
 
-    def unwanted(self, standing: Standing) -> bool:
+    def unwanted(self, standing: CleanupState) -> bool:
         """Have a run of this standing ask whether it is to clean up."""
-        question = Question(ClusterSettings("toolkit-installer", "gpu-node-1", "::1"))
+        question = DaemonSetQuery(ClusterSettings("toolkit-installer", "gpu-node-1", "::1"))
         with (
             mock.patch.object(question, "_api", self),
             mock.patch.object(wanted, "time", self),
@@ -260,9 +260,9 @@ class Script:
         self.last = question.standing
         return back
 
-    def starts(self) -> Question:
+    def starts(self) -> DaemonSetQuery:
         """Have a run ask at its start, and once more."""
-        question = Question(ClusterSettings("toolkit-installer", "gpu-node-1", "::1"))
+        question = DaemonSetQuery(ClusterSettings("toolkit-installer", "gpu-node-1", "::1"))
         with (
             mock.patch.object(question, "_api", self),
             mock.patch.object(wanted, "time", self),
@@ -277,17 +277,17 @@ class Script:
     def namespace(self) -> str:
         return "toolkit"
 
-    def get(self, path: str, seconds: float) -> Answer:
+    def get(self, path: str, seconds: float) -> ApiResponse:
         answer = self._after(self.objects, seconds)
         if answer.status != 200:
             return answer
         asked = DS if "/daemonsets/" in path else NODE if "/nodes/" in path else NS
         return FORBIDDEN if asked is self.hidden else THERE[asked]
 
-    def review(self, seconds: float) -> Answer:
+    def review(self, seconds: float) -> ApiResponse:
         return self._after(self.reviewed, seconds)
 
-    def _after(self, answers: Callable[[float], Answer], seconds: float) -> Answer:
+    def _after(self, answers: Callable[[float], ApiResponse], seconds: float) -> ApiResponse:
         self.now += min(self.slow, seconds)
         answer = answers(self.now) if self.slow < seconds else TIMED_OUT
         self.heard.append((self.now, answer))
@@ -305,10 +305,10 @@ class Script:
         self.now += seconds
 
 
-TOLD = Standing(bare=True, wanted=True, accepted=("me",))
+TOLD = CleanupState(bare=True, wanted=True, accepted=("me",))
 
 
-def then(*steps: tuple[float, Answer]) -> Callable[[float], Answer]:
+def then(*steps: tuple[float, ApiResponse]) -> Callable[[float], ApiResponse]:
     """Return answers that change: each counts until the time that it is given with."""
     return lambda at: next(answer for until, answer in steps if at < until)
 
@@ -317,10 +317,10 @@ ALWAYS = math.inf
 
 
 def test_who_was_told_once_that_the_node_is_wanted_remembers_it_and_asks_no_more() -> None:
-    script = Script(lambda _: Answer(200), lambda _: Answer(201))
+    script = Script(lambda _: ApiResponse(200), lambda _: ApiResponse(201))
     question = script.starts()
     assert (question.standing.wanted, question.standing.held) == (True, False)
-    assert len(script.heard) == len(Asked)
+    assert len(script.heard) == len(QueriedObject)
 
 
 def test_a_deletion_whose_token_is_still_accepted_for_a_while_is_found() -> None:
@@ -332,7 +332,7 @@ def test_a_deletion_whose_token_is_still_accepted_for_a_while_is_found() -> None
 
 
 def test_permissions_that_somebody_broke_leave_the_node_configured() -> None:
-    script = Script(lambda _: FORBIDDEN, lambda _: Answer(201, {"kind": "SelfSubjectReview"}, bearer=MINE))
+    script = Script(lambda _: FORBIDDEN, lambda _: ApiResponse(201, {"kind": "SelfSubjectReview"}, bearer=MINE))
     assert not script.unwanted(TOLD)
     assert 10 < script.now <= 16
     assert len(script.heard) < 10
@@ -373,9 +373,9 @@ def test_a_token_that_ends_meanwhile_is_no_deletion() -> None:
 def test_a_token_that_is_not_good_on_the_servers_clock_is_no_deletion(ahead: float) -> None:
     """The node's clock says that the token is good; on the server's it is over, or has not begun."""
     bearer = Bearer("me", NOW - 3600, NOW + 3000)
-    refused = Answer(401, status(401, "Unauthorized", ""), bearer=bearer, date=NOW + ahead)
+    refused = ApiResponse(401, status(401, "Unauthorized", ""), bearer=bearer, date=NOW + ahead)
     assert not Script(lambda _: refused, lambda _: refused).unwanted(TOLD)
-    at_one = Answer(401, status(401, "Unauthorized", ""), bearer=bearer, date=NOW + 1)
+    at_one = ApiResponse(401, status(401, "Unauthorized", ""), bearer=bearer, date=NOW + 1)
     assert Script(lambda _: at_one, lambda _: at_one).unwanted(TOLD)
 
 
@@ -385,19 +385,24 @@ def test_a_service_account_that_was_made_anew_is_another_identity() -> None:
     )
     first = client.parse_bearer(token())
     assert first is not None
-    assert not Script(lambda _: again, lambda _: again).unwanted(Standing(wanted=True, accepted=(first.identity,)))
+    assert not Script(lambda _: again, lambda _: again).unwanted(CleanupState(wanted=True, accepted=(first.identity,)))
 
 
 kinds = st.sampled_from([UNKNOWN_TOKEN, FORBIDDEN, MISSING, TIMED_OUT, THERE[DS], error(503, "ServiceUnavailable")])
 steps = st.lists(st.tuples(st.floats(0.01, 12), kinds), max_size=8)
 standings = st.builds(
-    Standing, st.booleans(), st.booleans(), st.booleans(), st.booleans(), st.sampled_from([(), ("me",), ("another",)])
+    CleanupState,
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+    st.sampled_from([(), ("me",), ("another",)]),
 )
 
 
 @given(steps, kinds, st.sampled_from([0.0, 0.1, 1.0, 4.9, 20.0]), standings)
 def test_whatever_is_answered_when_it_ends_in_time_and_takes_back_only_what_is_known_to_be_unwanted(
-    changes: list[tuple[float, Answer]], last: Answer, slow: float, standing: Standing
+    changes: list[tuple[float, ApiResponse]], last: ApiResponse, slow: float, standing: CleanupState
 ) -> None:
     ends = list(itertools.accumulate(seconds for seconds, _ in changes))
     course = [*zip(ends, (answer for _, answer in changes), strict=True), (ALWAYS, last)]
@@ -419,16 +424,16 @@ def test_whatever_is_answered_when_it_ends_in_time_and_takes_back_only_what_is_k
     assert not back or deleted or own or gone
     if last is THERE[DS] and not changes and slow < 5:
         # the three answers together may come too late for one who never heard that the node is wanted
-        in_time = len(Asked) * slow <= wanted._SETTLING_SECONDS
+        in_time = len(QueriedObject) * slow <= wanted._SETTLING_SECONDS
         assert not back or (own and not in_time)
 
 
 def test_an_api_server_that_takes_five_seconds_a_request_ends_what_a_run_has_installed_unasked() -> None:
     """The DaemonSet's, the namespace's and the node's answers take longer than may be asked at the end."""
     slow = Script(lambda _: THERE[DS], lambda _: THERE[DS], 4.9)
-    assert slow.unwanted(Standing(bare=True))
-    assert not slow.unwanted(Standing(bare=True, wanted=True))
-    assert not slow.unwanted(Standing(bare=False))
+    assert slow.unwanted(CleanupState(bare=True))
+    assert not slow.unwanted(CleanupState(bare=True, wanted=True))
+    assert not slow.unwanted(CleanupState(bare=False))
 
 
 def test_requests_is_not_imported_by_a_run_that_asks_nobody() -> None:

@@ -15,6 +15,6 @@ def blocked() -> Iterator[None]:
     """Hold the signals back that the program handles, as it does by itself; none is left pending."""
     old = signal.pthread_sigmask(signal.SIG_BLOCK, signals.HANDLED)
     yield
-    while signals.take() is not None:
+    while signals.take_signal() is not None:
         pass
     signal.pthread_sigmask(signal.SIG_SETMASK, old)

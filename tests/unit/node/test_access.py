@@ -28,15 +28,15 @@ def put(root: Root) -> None:
 
 
 def told(root: Root) -> tuple[str, str | None, int | None]:
-    error = files.obstacle(root, PATH)
+    error = files.find_obstacle(root, PATH)
     assert error is not None
     return error.reason, error.path, error.number
 
 
 def test_a_file_that_is_there_and_one_that_is_to_be_made_with_its_folder_have_nothing_in_the_way(root: Root) -> None:
-    assert files.obstacle(root, PATH) is None
+    assert files.find_obstacle(root, PATH) is None
     put(root)
-    assert files.obstacle(root, PATH) is None
+    assert files.find_obstacle(root, PATH) is None
 
 
 def test_a_file_system_that_may_only_be_read_is_told(root: Root, monkeypatch: pytest.MonkeyPatch) -> None:

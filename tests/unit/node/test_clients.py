@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.common import cri
 from toolkit_installer.node.node import Node
@@ -50,13 +50,13 @@ def test_a_client_that_cannot_start_or_is_cut_off_is_an_engine_that_is_silent(
 ) -> None:
     monkeypatch.setattr(cri._CHILD, "ask", ask)
     with pytest.raises(EngineSilentError):
-        adapter_of(engine).ask(node, PATH, 1)
+        get_adapter(engine).ask(node, PATH, 1)
 
 
 def test_a_configuration_that_is_nested_too_deeply_is_none(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     answer = {"name": "containerd", "version": "v2.1.4", "handlers": [], "info": {"config": "[" * 5000}}
     monkeypatch.setattr(cri._CHILD, "ask", lambda *_: json.dumps({"answer": answer}).encode())
-    assert cri.status(node.root, PATH, 1).config == {}
+    assert cri.query_status(node.root, PATH, 1).config == {}
 
 
 @pytest.mark.parametrize("engine", registry.names())
@@ -69,4 +69,4 @@ def test_a_sockets_folder_that_vanishes_is_an_engine_that_is_silent(node: Node, 
     elif spoil == "file":
         folder.write_text("")
     with pytest.raises(EngineSilentError):
-        adapter_of(engine).ask(node, PATH, 1)
+        get_adapter(engine).ask(node, PATH, 1)

@@ -20,14 +20,16 @@ def script(tmp_path: Path) -> Path:
 
 
 def test_a_script_without_bytecode_is_run_itself(script: Path) -> None:
-    assert interpreter.compiled(str(script)) == str(script)
+    assert interpreter.find_bytecode(str(script)) == str(script)
 
 
 def test_the_bytecode_of_a_script_does_what_the_script_does(script: Path) -> None:
     bytecode = py_compile.compile(str(script), doraise=True)
-    assert interpreter.compiled(str(script)) == bytecode
+    assert interpreter.find_bytecode(str(script)) == bytecode
     for program in (str(script), str(bytecode)):
-        done = subprocess.run(interpreter.isolated(program, "a", "b"), capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            interpreter.build_isolated_command(program, "a", "b"), capture_output=True, text=True, check=True
+        )
         assert done.stdout == "__main__ a b\n"
 
 
@@ -36,7 +38,7 @@ def test_bytecode_of_another_python_or_half_of_it_is_not_run(script: Path, conte
     """Python would end at once with "Bad magic number", in place of waiting."""
     bytecode = Path(py_compile.compile(str(script), doraise=True) or "")
     bytecode.write_bytes(content)
-    assert interpreter.compiled(str(script)) == str(script)
+    assert interpreter.find_bytecode(str(script)) == str(script)
 
 
 def test_the_idle_process_finds_its_own_module_from_its_bytecode(tmp_path: Path) -> None:
@@ -44,7 +46,7 @@ def test_the_idle_process_finds_its_own_module_from_its_bytecode(tmp_path: Path)
     bytecode = tmp_path / "__pycache__" / "program.pyc"
     py_compile.compile(wait._WAITER, str(bytecode), doraise=True)
     (tmp_path / "idling.py").write_text("def main():\n    print('found')\n")
-    done = subprocess.run(interpreter.isolated(str(bytecode)), capture_output=True, text=True, check=True)
+    done = subprocess.run(interpreter.build_isolated_command(str(bytecode)), capture_output=True, text=True, check=True)
     assert done.stdout == "found\n"
 
 
@@ -60,4 +62,4 @@ def test_the_idle_process_finds_its_own_module_from_its_bytecode(tmp_path: Path)
     ids=["at once", "after flags", "by no path", "flags alone", "nothing"],
 )
 def test_the_script_without_which_a_run_cannot_be_started_again_is_known(command: list[str], script: str) -> None:
-    assert interpreter.needed(command) == script
+    assert interpreter.find_script(command) == script

@@ -21,7 +21,7 @@ from toolkit_installer.errors import AlreadyRunningError, ConfigurationError
 from toolkit_installer.node import locks, trust
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.files import Files
-from toolkit_installer.node.locks import PidFile, holder, lock_folder
+from toolkit_installer.node.locks import PidFile, find_instance, lock_folder
 from toolkit_installer.node.root import NodeError, Root
 
 PATH = "/run/nvidia/toolkit.pid"
@@ -46,10 +46,10 @@ def put(files: Files, text: str) -> None:
 def test_the_file_holds_our_pid_and_goes_with_the_folders_made_for_it(files: Files) -> None:
     taken = PidFile.acquire(files, PATH)
     assert place(files).read_text() == f"{os.getpid()}\n"
-    assert holder(files, PATH) == os.getpid()
+    assert find_instance(files, PATH) == os.getpid()
     taken.release()
     assert not place(files).parent.exists()
-    assert holder(files, PATH) is None
+    assert find_instance(files, PATH) is None
 
 
 def test_a_folder_that_was_there_stays(files: Files) -> None:
@@ -77,16 +77,16 @@ def test_a_winner_that_has_not_written_its_pid_yet_is_respected_all_the_same(fil
         fcntl.flock(winner, fcntl.LOCK_EX)
         with pytest.raises(AlreadyRunningError, match=f"PID {os.getpid()}"):
             PidFile.acquire(files, PATH)
-        assert holder(files, PATH) == os.getpid()
+        assert find_instance(files, PATH) == os.getpid()
     assert place(files).read_text() == text
-    assert holder(files, PATH) is None
+    assert find_instance(files, PATH) is None
 
 
 def test_a_holder_that_the_kernel_does_not_show_here_is_named_by_the_file(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put(files, "4711\n")
-    monkeypatch.setattr(locks, "believed", lambda _fd, _said: None)  # as in another PID namespace
+    monkeypatch.setattr(locks, "find_holder", lambda _fd, _said: None)  # as in another PID namespace
     with place(files).open() as winner:
         fcntl.flock(winner, fcntl.LOCK_EX)
         with pytest.raises(AlreadyRunningError, match="PID 4711"):
@@ -95,15 +95,15 @@ def test_a_holder_that_the_kernel_does_not_show_here_is_named_by_the_file(
 
 def test_a_pid_file_longer_than_any_pid_is_no_reason_to_fail(files: Files) -> None:
     put(files, "x" * 100_000)
-    assert holder(files, PATH) is None
+    assert find_instance(files, PATH) is None
     with place(files).open() as winner:
         fcntl.flock(winner, fcntl.LOCK_EX)
-        assert holder(files, PATH) == os.getpid()
+        assert find_instance(files, PATH) == os.getpid()
 
 
 def test_a_stale_file_is_taken_over_whole(files: Files) -> None:
     put(files, "99999999\nand much more than that")
-    assert holder(files, PATH) is None
+    assert find_instance(files, PATH) is None
     taken = PidFile.acquire(files, PATH)
     assert place(files).read_text() == f"{os.getpid()}\n"
     taken.release()
@@ -148,7 +148,7 @@ def test_a_pid_file_that_is_something_else_is_refused_and_not_written_to(files: 
     with pytest.raises(ConfigurationError) as raised:
         PidFile.acquire(files, PATH)
     assert raised.value.path == PATH
-    assert holder(files, PATH) is None
+    assert find_instance(files, PATH) is None
     if make in (symlink, hard_link):
         assert place(files).with_name("victim").read_text() == "precious"
 
@@ -193,9 +193,9 @@ def test_a_lock_that_somebody_else_holds_is_no_instance_and_its_file_is_replaced
     put(files, "1\n")
     old = place(files).stat().st_ino
     with locked_by(place(files), STRANGER, how, "toolkit"):
-        assert holder(files, PATH) is None
+        assert find_instance(files, PATH) is None
         taken = PidFile.acquire(files, PATH)
-        assert holder(files, PATH) == os.getpid()
+        assert find_instance(files, PATH) == os.getpid()
         assert place(files).stat().st_ino != old
         assert place(files).stat().st_mode & 0o777 == 0o600
         assert place(files).read_text() == f"{os.getpid()}\n"
@@ -245,7 +245,7 @@ def test_of_many_that_replace_a_strangers_file_at_once_one_wins_and_has_the_file
                 given.flush()
             outcomes = sorted(said.read(1) for _, said in streams if said is not None)
             assert outcomes == [b"l"] * 4 + [b"w"]
-            winner = holder(files, PATH)
+            winner = find_instance(files, PATH)
             assert winner in {each.pid for each in starters}
             assert os.listdir(place(files).parent) == ["toolkit.pid"]
         place(files).unlink()
@@ -256,7 +256,7 @@ def test_of_many_that_replace_a_strangers_file_at_once_one_wins_and_has_the_file
 def test_a_lock_of_roots_is_an_instance_whoever_took_it(files: Files, how: str) -> None:
     put(files, "1\n")
     with locked_by(place(files), 0, how) as pid:
-        assert holder(files, PATH) == pid
+        assert find_instance(files, PATH) == pid
         with pytest.raises(AlreadyRunningError, match=f"PID {pid}"):
             PidFile.acquire(files, PATH)
 
@@ -374,10 +374,10 @@ def test_who_only_looks_at_the_pid_file_takes_no_lock_that_a_starting_run_would_
 
     with monkeypatch.context() as patch:
         patch.setattr(fcntl, "flock", flock)
-        assert holder(files, PATH) == os.getpid()
+        assert find_instance(files, PATH) == os.getpid()
     held.release()
     put(files, "4711\n")
-    assert holder(files, PATH) is None
+    assert find_instance(files, PATH) is None
 
 
 @pytest.mark.parametrize("vanishes, tries", [(9, 10), (99, 10)], ids=["in the end it is there", "it never is"])
@@ -453,7 +453,7 @@ def test_an_instance_that_is_just_being_killed_is_waited_for_and_not_told_to_be_
             way.close()  # the kernel lets go of the lock
 
         monkeypatch.setattr("time.sleep", pause)
-        assert holder(files, PATH) is None
+        assert find_instance(files, PATH) is None
         take(files, lock)
     assert len(pauses) == 1
 
@@ -484,7 +484,7 @@ def test_an_instance_whose_memory_alone_is_gone_is_waited_for_as_well(
         monkeypatch.setattr(trust, "_status", status)
         monkeypatch.setattr(os, "stat", stat)
         monkeypatch.setattr("time.sleep", pause)
-        assert holder(files, PATH) is None
+        assert find_instance(files, PATH) is None
         take(files, lock)
     assert len(pauses) == 1
 
@@ -509,7 +509,7 @@ def test_an_ended_taker_whose_lock_a_child_of_its_has_is_not_waited_for(files: F
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     looking = os.open(place(files), os.O_RDONLY)
     try:
-        assert not locks.is_ending(looking)
+        assert not locks.is_holder_ending(looking)
     finally:
         os.close(kept)
         os.close(looking)
@@ -533,9 +533,11 @@ def is_locked(files: Files, path: str) -> bool:
 def test_who_holds_one_of_the_usual_files_holds_all_and_leaves_none(files: Files, path: str) -> None:
     taken = PidFile.acquire(files, path, USUAL)
     assert taken.path == path
-    assert [holder(files, each) for each in USUAL] == [os.getpid()] * 2
+    assert [find_instance(files, each) for each in USUAL] == [os.getpid()] * 2
     assert [is_locked(files, each) for each in USUAL] == [True, True]
-    assert [holder(files, each) for each in USUAL] == [os.getpid()] * 2  # also of a file that was truncated since
+    assert [find_instance(files, each) for each in USUAL] == [
+        os.getpid()
+    ] * 2  # also of a file that was truncated since
     taken.release()
     assert not place(files).parent.exists()
 
@@ -589,4 +591,4 @@ def test_a_run_that_knew_one_lock_takes_the_other_when_it_is_woken(files: Files)
 
 
 def is_locked_by_another(files: Files) -> bool:
-    return holder(files, USUAL[1]) is not None
+    return find_instance(files, USUAL[1]) is not None

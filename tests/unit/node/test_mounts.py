@@ -63,7 +63,7 @@ def test_what_the_node_does_not_show_has_no_name_there(path: str) -> None:
 
 
 def test_the_mounts_below_a_folder_are_the_table_of_that_root() -> None:
-    below = places.below(HERE, "/host")
+    below = places.select_mounts_below(HERE, "/host")
     assert [each.place for each in below] == ["/", "/run"]
     assert list(places.names_of("/runtime/sock-dir/a.sock", HERE, below)) == ["/run/containerd/a.sock"]
 

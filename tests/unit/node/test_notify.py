@@ -19,7 +19,7 @@ def test_the_service_manager_receives_that_the_service_is_ready(
         manager.bind(f"\0{name}" if abstract else name)
         manager.settimeout(5)
         monkeypatch.setenv("NOTIFY_SOCKET", f"@{name}" if abstract else name)
-        services.ready("waiting")
+        services.report_ready("waiting")
         assert manager.recv(100) == b"READY=1\nSTATUS=waiting"
 
 
@@ -28,4 +28,4 @@ def test_where_nobody_listens_nothing_happens(address: str | None, monkeypatch: 
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
     if address is not None:
         monkeypatch.setenv("NOTIFY_SOCKET", address)
-    services.ready("waiting")
+    services.report_ready("waiting")

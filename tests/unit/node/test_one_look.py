@@ -7,41 +7,41 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.node.reading import OneLook, Reader
+from toolkit_installer.node.reading import CachedReader, Reader
 from toolkit_installer.node.root import Root
 
 FILES = ("/etc/engine.toml", "/etc/engine.d/a.conf", "/opt/here")
 
 
 @pytest.fixture
-def look(tmp_path: Path) -> OneLook:
+def look(tmp_path: Path) -> CachedReader:
     for name in FILES:
         place = tmp_path / name[1:]
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(name)
     (tmp_path / "etc/linked.d").symlink_to("/etc/engine.d")
     (tmp_path / "etc/dangling").symlink_to("/nowhere")
-    return OneLook(Reader(Root(str(tmp_path))))
+    return CachedReader(Reader(Root(str(tmp_path))))
 
 
 @pytest.mark.parametrize(
     "path", [*FILES, "/etc/linked.d/a.conf", "/etc/dangling", "/opt/../etc/engine.toml", "/", "/etc/", "/etc/.."]
 )
-def test_what_is_there_or_may_be_is_not_called_absent(look: OneLook, path: str) -> None:
+def test_what_is_there_or_may_be_is_not_called_absent(look: CachedReader, path: str) -> None:
     assert not look.lacks(path)
 
 
 @pytest.mark.parametrize("path", ["/etc/engine.tom", "/etc/linked.d/b.conf", "/etc/absent.d/a.conf", "/absent"])
-def test_what_its_folder_does_not_name_is_absent(look: OneLook, path: str) -> None:
+def test_what_its_folder_does_not_name_is_absent(look: CachedReader, path: str) -> None:
     assert look.lacks(path)
 
 
-def test_what_lies_below_a_file_is_left_to_whoever_reads_it(look: OneLook) -> None:
+def test_what_lies_below_a_file_is_left_to_whoever_reads_it(look: CachedReader) -> None:
     assert not look.lacks("/opt/here/below/that")
 
 
 def test_a_folder_is_listed_once_and_its_links_are_followed_once(
-    look: OneLook, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    look: CachedReader, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
 

@@ -24,7 +24,7 @@ from toolkit_installer.node import processes, sockets, trust
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.processes import ProcessGoneError
 from toolkit_installer.node.root import Root
-from toolkit_installer.node.trust import Standing
+from toolkit_installer.node.trust import TrustLevel
 
 SOCKET = "/run/engine.sock"
 
@@ -86,38 +86,38 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("served", ["greets"], indirect=True)
 def test_a_greeting_names_who_speaks_and_not_who_made_the_socket(root: Root, served: Served) -> None:
-    assert sockets.peer(root, SOCKET, b"") == (served.speaker, os.geteuid())
+    assert sockets.find_responding_peer(root, SOCKET, b"") == (served.speaker, os.geteuid())
 
 
 @pytest.mark.parametrize("served", ["answers"], indirect=True)
 def test_an_answer_names_who_speaks_and_not_who_made_the_socket(root: Root, served: Served) -> None:
-    assert sockets.peer(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") == (served.speaker, os.geteuid())
+    assert sockets.find_responding_peer(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") == (served.speaker, os.geteuid())
 
 
 @pytest.mark.usefixtures("_impatient")
 @pytest.mark.parametrize("served", ["is silent"], indirect=True)
 def test_who_is_silent_by_nature_is_named_by_the_socket(root: Root, served: Served) -> None:
-    assert sockets.peer(root, SOCKET, b"") == (served.creator, os.geteuid())
+    assert sockets.find_responding_peer(root, SOCKET, b"") == (served.creator, os.geteuid())
 
 
 @pytest.mark.usefixtures("_impatient")
 @pytest.mark.parametrize("served", ["is silent"], indirect=True)
 def test_who_was_asked_and_is_silent_does_not_serve(root: Root, served: Served) -> None:
     assert served.creator > 0
-    assert sockets.peer(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") is None
+    assert sockets.find_responding_peer(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") is None
 
 
 def test_nobody_is_behind_a_socket_that_is_not_there_or_stale(root: Root) -> None:
-    assert sockets.peer(root, SOCKET, b"") is None
+    assert sockets.find_responding_peer(root, SOCKET, b"") is None
     Path(root.outside(SOCKET)).write_text("no socket at all")
-    assert sockets.peer(root, SOCKET, b"") is None
+    assert sockets.find_responding_peer(root, SOCKET, b"") is None
 
 
 @pytest.mark.parametrize("served", ["closes"], indirect=True)
 def test_who_hangs_up_without_an_answer_does_not_serve(root: Root, served: Served) -> None:
     # the socket would name its creator, which is systemd for a socket-activated engine
     assert served.creator > 0
-    assert sockets.peer(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") is None
+    assert sockets.find_responding_peer(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") is None
 
 
 @pytest.fixture
@@ -162,7 +162,7 @@ def test_no_process_group_and_no_init_is_ever_signalled(pid: int) -> None:
     calls = Signals()
     process = processes.Process(pid, "dockerd", "/usr/bin/dockerd", (), 0.0, None)
     with pytest.raises(ConfigurationError, match="never signalled"):
-        processes.send(calls, process, signal.SIGHUP)
+        processes.send_signal(calls, process, signal.SIGHUP)
     assert calls.sent == []
 
 
@@ -172,7 +172,7 @@ def test_a_pid_that_was_given_to_another_process_is_not_signalled(sleeper: subpr
     assert seen is not None
     earlier = msgspec.structs.replace(seen, started=seen.started - 100)
     with pytest.raises(ProcessGoneError, match="is gone"):
-        processes.send(calls, earlier, signal.SIGHUP)
+        processes.send_signal(calls, earlier, signal.SIGHUP)
     assert calls.sent == []
 
 
@@ -180,9 +180,9 @@ def test_a_pid_that_was_given_to_another_process_is_not_signalled(sleeper: subpr
 def clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[float], None]]:
     """Set the wall clock by so many seconds, as far as the kernel tells of it when it was booted."""
     real = psutil.boot_time()
-    processes._booted.cache_clear()
+    processes._read_boot_time.cache_clear()
     yield lambda seconds: monkeypatch.setattr(psutil, "boot_time", lambda: real + seconds)
-    processes._booted.cache_clear()
+    processes._read_boot_time.cache_clear()
 
 
 def test_a_process_is_the_same_after_somebody_has_set_the_clock(
@@ -193,7 +193,7 @@ def test_a_process_is_the_same_after_somebody_has_set_the_clock(
     assert seen is not None
     clock(0)
     assert processes.inspect_process(sleeper.pid) == seen
-    processes.send(SystemCalls(), seen, signal.SIGTERM)
+    processes.send_signal(SystemCalls(), seen, signal.SIGTERM)
     assert sleeper.wait() == -signal.SIGTERM
 
 
@@ -222,15 +222,15 @@ def test_a_process_that_becomes_another_program_is_looked_at_again_until_it_hold
         assert told is not None
         assert heard is not None
         heard.readline()
-        real, looks = trust.standing_of, itertools.count()
+        real, looks = trust.find_pinned_trust_level, itertools.count()
 
-        def becoming(folder: int, pid: int) -> Standing:
+        def becoming(folder: int, pid: int) -> TrustLevel:
             if 0 < (number := next(looks)) <= changes:
                 told.write(f"program-{number}\n".encode())
                 heard.readline()
             return real(folder, pid)
 
-        monkeypatch.setattr(trust, "standing_of", becoming)
+        monkeypatch.setattr(trust, "find_pinned_trust_level", becoming)
         seen = processes.inspect_process(child.pid)
         assert (seen.name if seen is not None else None) == found
         child.kill()
@@ -242,24 +242,24 @@ def test_a_process_that_is_gone_is_an_error_with_its_pid(sleeper: subprocess.Pop
     sleeper.kill()
     sleeper.wait()
     with pytest.raises(ProcessGoneError, match=str(sleeper.pid)):
-        processes.send(SystemCalls(), seen, signal.SIGTERM)
+        processes.send_signal(SystemCalls(), seen, signal.SIGTERM)
 
 
 def test_a_process_belongs_to_the_node_whose_root_it_sees(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
     seen = processes.inspect_process(sleeper.pid)
     assert seen is not None
-    assert processes.lives_on(seen, Root("/"))
-    assert not processes.lives_on(seen, Root(str(tmp_path)))
+    assert processes.has_root(seen, Root("/"))
+    assert not processes.has_root(seen, Root(str(tmp_path)))
     assert processes.root_of(seen).canonical(str(tmp_path)) == os.path.realpath(tmp_path)
     sleeper.kill()
     sleeper.wait()
-    assert not processes.lives_on(seen, Root("/"))
+    assert not processes.has_root(seen, Root("/"))
 
 
 def test_the_right_process_gets_the_signal(sleeper: subprocess.Popen[bytes]) -> None:
     seen = processes.inspect_process(sleeper.pid)
     assert seen is not None
-    processes.send(SystemCalls(), seen, signal.SIGTERM)
+    processes.send_signal(SystemCalls(), seen, signal.SIGTERM)
     assert sleeper.wait(10) == -signal.SIGTERM
 
 
@@ -299,7 +299,7 @@ def test_a_process_that_ends_while_its_name_is_read_hides_no_other(monkeypatch: 
             raise ProcessLookupError
         return real(fd, count)
 
-    monkeypatch.setattr(processes, "pids", lambda: [os.getppid(), os.getpid()])
+    monkeypatch.setattr(processes, "list_pids", lambda: [os.getppid(), os.getpid()])
     monkeypatch.setattr(os, "read", read)
     assert [pid for pid, _ in processes.names()] == [os.getpid()]
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -307,7 +307,7 @@ def test_a_process_that_ends_while_its_name_is_read_hides_no_other(monkeypatch: 
 
 
 def test_a_process_that_ends_before_its_name_is_read_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(processes, "pids", lambda: [2**22 + 1, os.getpid()])
+    monkeypatch.setattr(processes, "list_pids", lambda: [2**22 + 1, os.getpid()])
     assert [pid for pid, _ in processes.names()] == [os.getpid()]
 
 
@@ -325,29 +325,29 @@ def sleeping() -> Iterator[int]:
 
 
 def named_sleep() -> list[int]:
-    return [process.pid for process in processes.named(frozenset({"sleep"}))]
+    return [process.pid for process in processes.find_by_name(frozenset({"sleep"}))]
 
 
 def test_all_processes_are_seen_as_psutil_sees_them() -> None:
     with sleeping() as pid:
-        seen, known = set(processes.pids()), set(psutil.pids())
+        seen, known = set(processes.list_pids()), set(psutil.pids())
         assert {pid, os.getpid(), 1} <= seen & known
 
 
 def test_in_one_look_the_names_are_read_once_and_again_once_something_may_have_been_started() -> None:
-    with processes.one_look():
+    with processes.cache_names():
         assert os.getpid() in dict(processes.names())
         with sleeping() as pid:
             assert pid not in named_sleep()
-            processes.look_again()
+            processes.clear_cached_names()
             assert pid in named_sleep()
         assert pid in dict(processes.names())
         assert pid not in named_sleep(), "one that has ended is not taken for running"
 
 
 def test_what_was_seen_in_a_look_is_not_known_after_it() -> None:
-    with processes.one_look():
-        with processes.one_look():
+    with processes.cache_names():
+        with processes.cache_names():
             processes.names()
         with sleeping() as pid:
             assert pid not in named_sleep()
@@ -356,7 +356,7 @@ def test_what_was_seen_in_a_look_is_not_known_after_it() -> None:
 
 
 def test_a_look_that_fails_leaves_nothing_behind() -> None:
-    with contextlib.suppress(ConfigurationError), processes.one_look():
+    with contextlib.suppress(ConfigurationError), processes.cache_names():
         processes.names()
         raise ConfigurationError("it failed")
     with sleeping() as pid:

@@ -20,7 +20,7 @@ from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.programs import ProgramError, Programs, ProgramTimeoutError
 from toolkit_installer.node.root import Root
 from toolkit_installer.node.services import Services
-from toolkit_installer.node.signals import Attention, Stopped
+from toolkit_installer.node.signals import SignalCollector, Stopped
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
 
@@ -286,7 +286,7 @@ def test_a_node_without_systemctl_knows_no_unit_and_says_so_when_asked_to_restar
 class TestAttention:
     @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
     def test_a_request_to_stop_waits_for_the_next_safe_point(self, number: signal.Signals) -> None:
-        attention = Attention()
+        attention = SignalCollector()
         attention.raise_if_stopped()
         signal.pthread_kill(threading.get_ident(), number)
         with pytest.raises(Stopped, match=number.name):
@@ -294,13 +294,13 @@ class TestAttention:
         assert attention.stop is number
 
     def test_a_request_to_look_again_is_remembered_and_stops_nothing(self) -> None:
-        attention = Attention()
+        attention = SignalCollector()
         signal.pthread_kill(threading.get_ident(), signal.SIGHUP)
         attention.raise_if_stopped()
         assert (attention.again, attention.stop) == (True, None)
 
     def test_both_at_once_are_both_remembered(self) -> None:
-        attention = Attention()
+        attention = SignalCollector()
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
         signal.pthread_kill(threading.get_ident(), signal.SIGHUP)
         attention.take_pending()
@@ -308,13 +308,13 @@ class TestAttention:
         assert (attention.again, attention.stop) == (True, signal.SIGTERM)
 
     def test_waiting_ends_at_once_for_a_request_to_stop(self) -> None:
-        attention = Attention()
+        attention = SignalCollector()
         signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
         began = time.monotonic()
         attention.take_pending(30)
         assert time.monotonic() - began < 5
 
     def test_waiting_ends_in_time_without_any_signal(self) -> None:
-        attention = Attention()
+        attention = SignalCollector()
         attention.take_pending(0.01)
         assert (attention.again, attention.stop) == (False, None)

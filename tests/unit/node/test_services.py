@@ -69,7 +69,7 @@ def test_a_restart_is_left_to_systemd_once_it_was_asked_and_not_sooner(scripts: 
 def test_people_are_told_meanwhile_also_where_nothing_is_asked_of_it(scripts: Scripts, services: Services) -> None:
     scripts.script("systemctl", '[ "$1" != restart ] || exec sleep 0.5')
     told: list[None] = []
-    with programs.telling(lambda: told.append(None)):
+    with programs.report_progress(lambda: told.append(None)):
         services.restart("crio.service", seconds=60)
     assert told
 

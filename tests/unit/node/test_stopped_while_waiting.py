@@ -37,7 +37,7 @@ def stopped_beyond_the_wait(work: Callable[[], bool], then: signal.Signals = sig
 
 
 def test_the_installer_goes_on() -> None:
-    assert stopped_beyond_the_wait(lambda: signals.take(SECONDS) is None) == 0
+    assert stopped_beyond_the_wait(lambda: signals.take_signal(SECONDS) is None) == 0
 
 
 def test_the_idle_process_looks_at_its_files() -> None:

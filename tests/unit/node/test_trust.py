@@ -23,7 +23,7 @@ import pytest
 from tests.unit.started import wait_until_it_shows
 from toolkit_installer.node import descriptors, processes, trust
 from toolkit_installer.node.root import Root
-from toolkit_installer.node.trust import Standing
+from toolkit_installer.node.trust import TrustLevel
 
 STRANGER = 65534
 NEW_USER = 0x10000000
@@ -57,7 +57,7 @@ def of_users(real: int, effective: int, saved: int) -> Iterator[int]:
 
 
 def test_we_believe_ourselves() -> None:
-    assert trust.standing(os.getpid()) is Standing.BELIEVED
+    assert trust.find_trust_level(os.getpid()) is TrustLevel.BELIEVED
     seen = processes.inspect_process(os.getpid())
     assert seen is not None
     assert seen.pid == os.getpid()
@@ -69,7 +69,7 @@ def test_we_believe_ourselves() -> None:
 )
 def test_a_process_with_any_user_of_somebody_elses_is_a_strangers(users: tuple[int, int, int]) -> None:
     with of_users(*users) as pid:
-        assert trust.standing(pid) is Standing.STRANGER
+        assert trust.find_trust_level(pid) is TrustLevel.STRANGER
         assert processes.inspect_process(pid) is None
         assert trust.users_of(pid) >= set(users)
 
@@ -77,7 +77,7 @@ def test_a_process_with_any_user_of_somebody_elses_is_a_strangers(users: tuple[i
 @as_root
 def test_a_process_of_roots_is_believed() -> None:
     with of_users(0, 0, 0) as pid:
-        assert trust.standing(pid) is Standing.BELIEVED
+        assert trust.find_trust_level(pid) is TrustLevel.BELIEVED
 
 
 @as_root
@@ -86,7 +86,7 @@ def test_whoever_calls_a_set_user_id_program_chooses_what_it_is_called(tmp_path:
     Path(program).chmod(0o4755)
     with started(program, "-p", "-c", "echo ready; read x") as pid:
         assert trust.users_of(pid) == {0}
-        assert trust.standing(pid) is Standing.STRANGER
+        assert trust.find_trust_level(pid) is TrustLevel.STRANGER
 
 
 IN_A_NAMESPACE = """
@@ -118,7 +118,7 @@ def test_who_made_a_processs_user_namespace_could_be_it() -> None:
             uids.write("0 0 4294967295")  # as a careless helper of root's might
         with started(sys.executable, "-I", "-S", "-c", IN_A_NAMESPACE, f"/proc/{maker}/ns/user") as pid:
             assert trust.users_of(pid) == {0}
-            assert trust.standing(pid) is Standing.STRANGER
+            assert trust.find_trust_level(pid) is TrustLevel.STRANGER
             assert processes.inspect_process(pid) is None
     finally:
         os.kill(maker, signal.SIGKILL)
@@ -129,7 +129,7 @@ def test_who_made_a_processs_user_namespace_could_be_it() -> None:
 def test_a_process_that_is_gone_says_nothing() -> None:
     child = subprocess.Popen(["/bin/true"])
     child.wait()
-    assert trust.standing(child.pid) is Standing.GONE
+    assert trust.find_trust_level(child.pid) is TrustLevel.GONE
     assert processes.inspect_process(child.pid) is None
 
 
@@ -154,7 +154,7 @@ def test_a_strangers_words_are_not_even_read(monkeypatch: pytest.MonkeyPatch) ->
         raise AssertionError(name)
 
     with of_users(STRANGER, STRANGER, STRANGER) as pid:
-        monkeypatch.setattr(processes, "_said", read)
+        monkeypatch.setattr(processes, "_read_bounded", read)
         assert processes.inspect_process(pid) is None
 
 
@@ -186,7 +186,7 @@ def test_a_name_that_is_no_utf_8_is_a_name(tmp_path: Path) -> None:
 def test_a_sockets_name_that_looks_like_lines_of_the_list_is_no_line() -> None:
     with socket.socket(socket.AF_UNIX) as spoilt:
         spoilt.bind(f"\0x{os.getpid()}\nspoilt line of strangers\n0: 0 0 0 0 0")
-        names = descriptors.bound(os.getpid())
+        names = descriptors.list_bound_sockets(os.getpid())
     assert names is not None
     assert all(name.startswith("/") for name in names)
 
@@ -195,7 +195,7 @@ def test_a_sockets_name_that_looks_like_lines_of_the_list_is_no_line() -> None:
 def test_a_stranger_is_named_once_at_the_level_of_debugging(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.DEBUG), of_users(STRANGER, STRANGER, STRANGER) as pid:
         for _ in range(3):
-            trust.standing(pid)
+            trust.find_trust_level(pid)
     said = [record for record in caplog.records if f"PID {pid}," in record.getMessage()]
     assert len(said) == 1
     assert said[0].levelno == logging.DEBUG
@@ -205,7 +205,7 @@ def test_a_stranger_is_named_once_at_the_level_of_debugging(caplog: pytest.LogCa
 def test_a_look_at_a_process_leaves_no_descriptor_open() -> None:
     before = len(os.listdir("/proc/self/fd"))
     for pid in (os.getpid(), 1, 2**22 + 1):
-        trust.standing(pid)
+        trust.find_trust_level(pid)
         processes.inspect_process(pid)
     with contextlib.suppress(Exception), trust.program(Root("/"), "/no/such/program"):
         pass
@@ -235,14 +235,14 @@ def test_a_name_that_reads_like_a_field_of_the_kernel_makes_nobody_root(line_end
         with open(f"/proc/{pid}/status", "rb") as status:
             assert b"Uid:\t0\t0" in status.readline(), "the kernel says it as the name"
         assert trust.users_of(pid) == {STRANGER}
-        assert trust.standing(pid) is Standing.STRANGER
+        assert trust.find_trust_level(pid) is TrustLevel.STRANGER
         assert processes.inspect_process(pid) is None
 
 
 @as_root
 def test_a_name_that_reads_like_a_field_of_the_kernel_ends_no_process() -> None:
     for field in ("Uid:\t0\t0\t0\t0", "a\rState:\tZ"):
-        with started(sys.executable, "-I", "-S", "-c", NAMED, "0", field) as pid, trust.pinned(pid) as folder:
+        with started(sys.executable, "-I", "-S", "-c", NAMED, "0", field) as pid, trust.pin_process(pid) as folder:
             assert not trust.is_dead(folder)
             assert trust.users_of(pid) == {0}
             assert not trust.is_ending(pid)

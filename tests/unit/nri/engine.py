@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator, Mapping
 
 from toolkit_installer.nri.decision import Policy
-from toolkit_installer.nri.session import Identity, Session
+from toolkit_installer.nri.session import PluginIdentity, Session
 
 PLUGIN, RUNTIME = 1, 2
 REQUEST, RESPONSE = 1, 2
@@ -173,5 +173,5 @@ def given(by_engine: bytes, by_plugin: bytes) -> dict[str, tuple[int, list[str]]
 
 def ours(by_engine: bytes, *, lenient: bool = True, namespace: str = "gpu-operator") -> bytes:
     """Return what our plugin says to the same."""
-    made = Session(Identity("toolkit-installer", 10), Policy(frozenset({namespace}), lenient=lenient))
+    made = Session(PluginIdentity("toolkit-installer", 10), Policy(frozenset({namespace}), lenient=lenient))
     return made.begin() + made.receive(by_engine)[0]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.nri.connection import FIRST, LONGEST, LOOK, STEADY, Backoff
+from toolkit_installer.nri.connection import CHECK_SECONDS, FIRST_PAUSE, LONGEST_PAUSE, STEADY_SECONDS, Backoff
 
 
 def pauses(*, there: bool, count: int) -> list[float]:
@@ -15,7 +15,7 @@ def pauses(*, there: bool, count: int) -> list[float]:
         backoff.failed(now, "the socket", there=there)
         tried = now
         while not backoff.due(now, "the socket"):
-            assert 0 < backoff.when() - now <= LOOK + 1e-6
+            assert 0 < backoff.when() - now <= CHECK_SECONDS + 1e-6
             now = backoff.when()
         found.append(round(now - tried, 6))
     return found
@@ -32,26 +32,26 @@ def test_where_nobody_listens_it_tries_fast_at_first_and_each_second_later() -> 
 def test_what_listens_and_is_of_no_use_is_tried_less_and_less() -> None:
     found = pauses(there=True, count=14)
     assert found[:4] == [0.05, 0.1, 0.2, 0.4]
-    assert found[-2:] == [LONGEST, LONGEST]
+    assert found[-2:] == [LONGEST_PAUSE, LONGEST_PAUSE]
 
 
 def test_a_socket_that_was_made_anew_is_tried_at_the_next_look() -> None:
     backoff, now = Backoff(), 0.0
     for _ in range(20):
         backoff.failed(now, "old", there=True)
-        now += LONGEST
+        now += LONGEST_PAUSE
     backoff.failed(now, "old", there=True)
-    assert backoff.when() - now == LOOK
-    assert not backoff.due(now + LOOK, "old")
-    assert backoff.due(now + LOOK, "new")
-    backoff.failed(now + LOOK, "new", there=True)
-    assert backoff.when() == now + LOOK + FIRST
+    assert backoff.when() - now == CHECK_SECONDS
+    assert not backoff.due(now + CHECK_SECONDS, "old")
+    assert backoff.due(now + CHECK_SECONDS, "new")
+    backoff.failed(now + CHECK_SECONDS, "new", there=True)
+    assert backoff.when() == now + CHECK_SECONDS + FIRST_PAUSE
 
 
-@given(st.floats(0, STEADY * 2))
+@given(st.floats(0, STEADY_SECONDS * 2))
 def test_a_connection_that_was_good_for_a_while_is_made_again_at_once(served: float) -> None:
     backoff = Backoff()
     for _ in range(10):
         backoff.failed(0.0, "it", there=True)
     backoff.lost(100.0, 100.0 - served, "it")
-    assert backoff.due(100.0 + FIRST, "it") == (100.0 - (100.0 - served) >= STEADY)
+    assert backoff.due(100.0 + FIRST_PAUSE, "it") == (100.0 - (100.0 - served) >= STEADY_SECONDS)

@@ -13,9 +13,17 @@ import pytest
 
 from tests.unit.nri import engine
 from toolkit_installer.node.root import Root
-from toolkit_installer.nri.connection import REGISTRATION_SECONDS, STEADY, Lost, Plugin, serve
+from toolkit_installer.nri.connection import REGISTRATION_SECONDS, STEADY_SECONDS, ConnectionLost, Plugin, serve
 from toolkit_installer.nri.decision import DOMAIN, Policy
-from toolkit_installer.nri.session import Answered, Configured, Event, Identity, Rejected, Serving, Unsupported
+from toolkit_installer.nri.session import (
+    Answered,
+    Event,
+    PluginConfigured,
+    PluginIdentity,
+    Rejected,
+    Serving,
+    Unsupported,
+)
 
 SECONDS = 20
 OTHER = 65534
@@ -74,12 +82,12 @@ def clock() -> Clock:
 @pytest.fixture
 def plugin(nri: Engine, clock: Clock) -> Iterator[Plugin]:
     policy = Policy(frozenset({"gpu-operator"}))
-    made = Plugin(Root("/"), str(nri.path), Identity("toolkit-installer", 10), policy, clock)
+    made = Plugin(Root("/"), str(nri.path), PluginIdentity("toolkit-installer", 10), policy, clock)
     yield made
     made.close()
 
 
-def waited(plugin: Plugin, clock: Clock) -> list[Event | Lost]:
+def waited(plugin: Plugin, clock: Clock) -> list[Event | ConnectionLost]:
     """Let the time pass that the plugin can wait."""
     patience = plugin.patience()
     assert patience is not None
@@ -92,7 +100,7 @@ def registered(nri: Engine, plugin: Plugin) -> socket.socket:
     connection = nri.accept()
     assert engine.messages(connection.recv(4096), engine.RUNTIME)
     connection.sendall(engine.taken() + engine.configure() + engine.synchronize())
-    assert [type(event) for event in plugin.ready()] == [Configured, Serving]
+    assert [type(event) for event in plugin.ready()] == [PluginConfigured, Serving]
     connection.recv(4096)
     return connection
 
@@ -110,7 +118,7 @@ def test_it_registers_and_answers(nri: Engine, plugin: Plugin) -> None:
 
 def test_without_an_engine_it_tries_again_and_tells_it_once(nri: Engine, plugin: Plugin, clock: Clock) -> None:
     assert plugin.fileno() is None
-    assert plugin.due() == [Lost("No such file or directory")]
+    assert plugin.due() == [ConnectionLost("No such file or directory")]
     for _ in range(20):
         assert waited(plugin, clock) == []
     nri.start()
@@ -121,11 +129,11 @@ def test_an_engine_that_is_started_anew_has_the_plugin_again(nri: Engine, plugin
     nri.start()
     for _ in range(3):
         registered(nri, plugin)
-        clock.now += STEADY
+        clock.now += STEADY_SECONDS
         nri.stop()
-        assert plugin.ready() == [Lost("the engine closed the connection")]
+        assert plugin.ready() == [ConnectionLost("the engine closed the connection")]
         assert plugin.fileno() is None
-        assert waited(plugin, clock) == [Lost("Connection refused")]
+        assert waited(plugin, clock) == [ConnectionLost("Connection refused")]
         nri.start()
         patience = plugin.patience()
         assert patience is not None
@@ -140,7 +148,7 @@ def test_an_engine_that_does_not_configure_it_is_given_up(nri: Engine, plugin: P
     connection.sendall(engine.taken())
     assert plugin.ready() == []
     assert plugin.patience() == REGISTRATION_SECONDS
-    assert waited(plugin, clock) == [Lost("the engine has not configured the plugin within 5 s")]
+    assert waited(plugin, clock) == [ConnectionLost("the engine has not configured the plugin within 5 s")]
 
 
 def test_an_engine_that_does_not_take_it_is_left_and_asked_again(nri: Engine, plugin: Plugin, clock: Clock) -> None:
@@ -149,7 +157,7 @@ def test_an_engine_that_does_not_take_it_is_left_and_asked_again(nri: Engine, pl
     nri.accept().sendall(engine.refused("two of that name"))
     assert plugin.ready() == [
         Rejected("two of that name"),
-        Lost("the engine did not take the plugin: two of that name"),
+        ConnectionLost("the engine did not take the plugin: two of that name"),
     ]
     assert plugin.fileno() is None
     waited(plugin, clock)
@@ -161,25 +169,25 @@ def test_who_does_not_speak_the_protocol_is_left(nri: Engine, plugin: Plugin) ->
     plugin.due()
     nri.accept().sendall(b"HTTP/1.1 400 Bad Request\r\n")
     (event,) = plugin.ready()
-    assert isinstance(event, Lost)
+    assert isinstance(event, ConnectionLost)
     assert event.reason.startswith("the engine does not speak NRI: ")
 
 
 def test_answers_that_the_engine_does_not_read_wait_and_then_it_is_left(
     nri: Engine, plugin: Plugin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("toolkit_installer.nri.connection._MOST", 300_000)
+    monkeypatch.setattr("toolkit_installer.nri.connection._MAX_UNREAD", 300_000)
     nri.start()
     connection = registered(nri, plugin)
     names = ",".join(f"nvidia.com/gpu={number}" for number in range(2000))
-    told: list[Event | Lost] = []
+    told: list[Event | ConnectionLost] = []
     for call in range(5, 400, 2):
         connection.sendall(engine.create(call, "default", {DOMAIN: names}))
         told = plugin.ready()
         if plugin.fileno() is None:
             break
     assert plugin.fileno() is None
-    assert told[-1] == Lost("the engine does not read its answers")
+    assert told[-1] == ConnectionLost("the engine does not read its answers")
     assert not plugin.writing
 
 
@@ -206,7 +214,7 @@ def test_a_socket_that_is_somebody_elses_is_not_believed(nri: Engine, plugin: Pl
     nri.start()
     os.chown(nri.path, OTHER, OTHER)
     (event,) = plugin.due()
-    assert isinstance(event, Lost)
+    assert isinstance(event, ConnectionLost)
     assert f"of user {OTHER}" in event.reason
     assert "--nri-socket" in event.reason
 
@@ -220,7 +228,7 @@ def test_somebody_else_who_listens_is_not_believed(nri: Engine, plugin: Plugin) 
         command = [sys.executable, "-I", "-S", "-c", script]
         subprocess.run(command, pass_fds=[listener.fileno()], check=True, timeout=SECONDS)
         (event,) = plugin.due()
-        assert isinstance(event, Lost)
+        assert isinstance(event, ConnectionLost)
         assert f"user {OTHER}" in event.reason
         assert "--nri-socket" in event.reason
         connection, _ = listener.accept()
@@ -230,7 +238,7 @@ def test_somebody_else_who_listens_is_not_believed(nri: Engine, plugin: Plugin) 
 
 def test_a_plain_file_in_its_place_is_no_engine(nri: Engine, plugin: Plugin) -> None:
     nri.path.write_text("")
-    assert plugin.due() == [Lost("Connection refused")]
+    assert plugin.due() == [ConnectionLost("Connection refused")]
 
 
 def test_an_engine_that_would_leave_the_devices_out_is_told_so_with_the_versions(nri: Engine, plugin: Plugin) -> None:
@@ -249,7 +257,7 @@ def test_an_engine_that_would_leave_the_devices_out_is_told_so_with_the_versions
 class Listener:
     """Listens to nothing."""
 
-    def hear(self, event: Event | Lost) -> None:
+    def hear(self, event: Event | ConnectionLost) -> None:
         """Take what happened."""
 
     def patience(self) -> float | None:

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.nri.decision import DOMAIN, LONGEST, Asked, Granted, Policy, Refused, Withheld, decide
+from toolkit_installer.nri.decision import (
+    DOMAIN,
+    MAX_ANNOTATION_BYTES,
+    ContainerRequest,
+    DevicesRefused,
+    Granted,
+    Policy,
+    Withheld,
+    decide,
+)
 
 POD, BARE, MAIN = f"{DOMAIN}/pod", DOMAIN, f"{DOMAIN}/container.main"
 STRICT = Policy(frozenset({"gpu-operator", "kube-system"}), frozenset({"example.com/mgmt"}))
@@ -14,8 +23,8 @@ LENIENT = STRICT._replace(lenient=True)
 EVERY_GPU = "management.nvidia.com/gpu=all"
 
 
-def asked(annotations: dict[str, str], namespace: str = "default") -> Asked:
-    return Asked(namespace, "train", "main", annotations)
+def asked(annotations: dict[str, str], namespace: str = "default") -> ContainerRequest:
+    return ContainerRequest(namespace, "train", "main", annotations)
 
 
 @pytest.mark.parametrize("policy", [STRICT, LENIENT], ids=["strict", "lenient"])
@@ -43,7 +52,7 @@ def test_the_annotation_that_is_closest_to_the_container_counts(
 def test_management_devices_are_for_the_given_namespaces_alone(kind: str, among: str) -> None:
     value = among.format(kind)
     verdict = decide(asked({BARE: value}), STRICT)
-    assert isinstance(verdict, Refused)
+    assert isinstance(verdict, DevicesRefused)
     for words in (BARE, kind, "gpu-operator, kube-system", "in default", "--nri-management-cdi-device-namespaces"):
         assert words in verdict.reason
     assert isinstance(decide(asked({BARE: value}), LENIENT), Withheld)
@@ -56,7 +65,7 @@ def test_there_they_are_given(namespace: str, policy: Policy) -> None:
 
 
 def test_nobody_has_them_without_a_namespace_that_was_given() -> None:
-    assert isinstance(decide(asked({POD: EVERY_GPU}, ""), Policy(frozenset())), Refused)
+    assert isinstance(decide(asked({POD: EVERY_GPU}, ""), Policy(frozenset())), DevicesRefused)
 
 
 @given(
@@ -67,14 +76,14 @@ def test_nobody_has_them_without_a_namespace_that_was_given() -> None:
 )
 def test_whatever_is_around_it_it_is_not_given_elsewhere(key: str, before: str, after: str, namespace: str) -> None:
     request = asked({key: f"{before}management.nvidia.com/gpu{after}"}, namespace)
-    assert isinstance(decide(request, STRICT), Refused)
+    assert isinstance(decide(request, STRICT), DevicesRefused)
     assert isinstance(decide(request, LENIENT), Withheld)
 
 
 @pytest.mark.parametrize("name", ["0", "nvidia.com/gpu", "gpu=0", "nvidia.com/gpu=", "a b/c=d", "nvidia.com/gpu=0/1"])
 def test_what_is_no_name_is_refused_with_what_one_looks_like(name: str) -> None:
     verdict = decide(asked({BARE: f"nvidia.com/gpu=0,{name}"}), STRICT)
-    assert isinstance(verdict, Refused)
+    assert isinstance(verdict, DevicesRefused)
     assert repr(name) in verdict.reason
     assert "nvidia.com/gpu=0" in verdict.reason
 
@@ -100,12 +109,12 @@ def test_under_the_old_names_the_engine_is_told_what_the_peer_tells_it(value: st
 
 @pytest.mark.parametrize("policy", [STRICT, LENIENT], ids=["strict", "lenient"])
 def test_an_annotation_that_is_too_long_is_refused(policy: Policy) -> None:
-    verdict = decide(asked({BARE: "nvidia.com/gpu=0," * (LONGEST // 17 + 1)}), policy)
-    assert isinstance(verdict, Refused)
+    verdict = decide(asked({BARE: "nvidia.com/gpu=0," * (MAX_ANNOTATION_BYTES // 17 + 1)}), policy)
+    assert isinstance(verdict, DevicesRefused)
     assert len(verdict.reason) < 200
 
 
 @pytest.mark.parametrize("policy", [STRICT, LENIENT], ids=["strict", "lenient"])
 def test_as_many_commas_as_kubernetes_takes_are_refused_unread(policy: Policy) -> None:
     verdict = decide(asked({BARE: "," * 262_000}), policy)
-    assert verdict == Refused(f"the annotation {BARE} has more than 65536 bytes")
+    assert verdict == DevicesRefused(f"the annotation {BARE} has more than 65536 bytes")

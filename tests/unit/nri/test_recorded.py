@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.nri import engine
 from toolkit_installer.nri.decision import Policy
-from toolkit_installer.nri.session import RUNTIME, Answered, Configured, Identity, Serving, Session
+from toolkit_installer.nri.session import RUNTIME, Answered, PluginConfigured, PluginIdentity, Serving, Session
 
 FOLDER = Path(__file__).parents[2] / "data" / "nri" / "containerd-2.4.2"
 BY_ENGINE = (FOLDER / "by-engine").read_bytes()
@@ -56,12 +56,12 @@ def test_strictly_who_may_not_have_them_is_refused_and_the_others_are_answered_t
 
 @pytest.mark.parametrize("size", [1, 2, 7, 9, 64, 4096])
 def test_it_may_come_in_pieces_of_any_size(size: int) -> None:
-    made = Session(Identity("toolkit-installer", 10), Policy(frozenset({"gpu-operator"}), lenient=True))
+    made = Session(PluginIdentity("toolkit-installer", 10), Policy(frozenset({"gpu-operator"}), lenient=True))
     sent, kinds = made.begin(), []
     for start in range(0, len(BY_ENGINE), size):
         more, events = made.receive(BY_ENGINE[start : start + size])
         sent += more
         kinds += [type(event) for event in events]
     assert sent == engine.ours(BY_ENGINE)
-    assert kinds[:2] == [Configured, Serving]
+    assert kinds[:2] == [PluginConfigured, Serving]
     assert kinds[2:] == [Answered] * (len(kinds) - 2)

@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.unit.nri import engine
-from toolkit_installer.nri.decision import DOMAIN, Granted, Policy, Refused, Withheld
+from toolkit_installer.nri.decision import DOMAIN, DevicesRefused, Granted, Policy, Withheld
 from toolkit_installer.nri.session import (
-    LARGEST,
+    MAX_FRAME_BYTES,
     Answered,
-    Configured,
     Engine,
     Event,
-    Identity,
     Malformed,
+    PluginConfigured,
+    PluginIdentity,
     ProtocolError,
     Rejected,
     Serving,
@@ -32,7 +32,7 @@ EVERY_GPU = {DOMAIN: "management.nvidia.com/gpu=all"}
 
 
 def session(policy: Policy = POLICY, *, configured: bool = True) -> Session:
-    made = Session(Identity("toolkit-installer", 7), policy)
+    made = Session(PluginIdentity("toolkit-installer", 7), policy)
     made.begin()
     if configured:
         made.receive(engine.taken() + engine.configure() + engine.synchronize())
@@ -40,7 +40,7 @@ def session(policy: Policy = POLICY, *, configured: bool = True) -> Session:
 
 
 def test_it_registers_by_name_and_place() -> None:
-    sent = Session(Identity("toolkit-installer", 7), POLICY).begin()
+    sent = Session(PluginIdentity("toolkit-installer", 7), POLICY).begin()
     ((call, kind, body),) = engine.messages(sent, engine.RUNTIME)
     assert (call, kind) == (1, engine.REQUEST)
     parts = dict(engine.fields(body))
@@ -52,7 +52,7 @@ def test_it_is_configured_to_be_asked_about_new_containers_and_nothing_else() ->
     made = session(configured=False)
     sent, events = made.receive(engine.configure(1) + engine.taken() + engine.synchronize(3))
     assert engine.answers(sent) == {1: (0, "", engine.field(2, 0b1000)), 3: (0, "", b"")}
-    assert events == [Configured(Engine("containerd", "v2.1.4")), Serving()]
+    assert events == [PluginConfigured(Engine("containerd", "v2.1.4")), Serving()]
 
 
 def test_an_engine_that_tells_its_containers_in_parts_is_heard_to_the_end() -> None:
@@ -86,7 +86,7 @@ def test_one_that_may_not_have_them_is_refused_so_that_its_user_sees_why() -> No
     code, words, payload = engine.answers(sent)[5]
     assert (code, payload) == (7, b"")
     assert "only pods in these namespaces may have: gpu-operator" in words
-    assert events == [Answered("default/train/main", Refused(words))]
+    assert events == [Answered("default/train/main", DevicesRefused(words))]
 
 
 def test_under_the_old_names_it_starts_without() -> None:
@@ -157,7 +157,7 @@ def test_streams_and_kinds_of_messages_that_it_does_not_know_are_left_alone() ->
 
 
 def test_what_is_too_long_ends_the_connection() -> None:
-    for data in (struct.pack(">II", 1, LARGEST + 1), engine.frame(2, struct.pack(">IIBB", 2**31, 1, 1, 0))):
+    for data in (struct.pack(">II", 1, MAX_FRAME_BYTES + 1), engine.frame(2, struct.pack(">IIBB", 2**31, 1, 1, 0))):
         with pytest.raises(ProtocolError):
             session().receive(data)
 

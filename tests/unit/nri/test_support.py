@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit_installer.nri.decision import refusal
+from toolkit_installer.nri.decision import find_engine_refusal
 
 
 @pytest.mark.parametrize(
@@ -23,7 +23,7 @@ from toolkit_installer.nri.decision import refusal
     ],
 )
 def test_those_that_give_the_devices(name: str, version: str) -> None:
-    assert refusal(name, version) is None
+    assert find_engine_refusal(name, version) is None
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_those_that_give_the_devices(name: str, version: str) -> None:
     ],
 )
 def test_those_that_leave_them_out_are_refused_with_the_versions_that_do_not(name: str, version: str) -> None:
-    reason = refusal(name, version)
+    reason = find_engine_refusal(name, version)
     assert reason is not None
     assert f"{name} {version}" in reason
     assert ("1.7.30 or 2.1.0" if name == "containerd" else "1.34.1") in reason
@@ -52,7 +52,7 @@ def test_those_that_leave_them_out_are_refused_with_the_versions_that_do_not(nam
 
 @pytest.mark.parametrize("version", ["", "v2", "2.1", "dev", "two.1.0", "2.1.", "1234567890.1.1", "v2.1.0" * 1000])
 def test_one_whose_version_cannot_be_read_is_refused(version: str) -> None:
-    reason = refusal("containerd", version)
+    reason = find_engine_refusal("containerd", version)
     assert reason is not None
     assert "no version that can be read" in reason
     assert len(reason) < 400
@@ -60,7 +60,7 @@ def test_one_whose_version_cannot_be_read_is_refused(version: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "docker", "Containerd", "x" * 1000])
 def test_an_engine_that_is_not_known_is_refused(name: str) -> None:
-    reason = refusal(name, "v2.1.0")
+    reason = find_engine_refusal(name, "v2.1.0")
     assert reason is not None
     assert "not known" in reason
     assert len(reason) < 400

@@ -71,7 +71,7 @@ def node(tmp_path: Path) -> Node:
 
 
 def files(node: Node) -> set[str]:
-    return {each.file for each in files_naming.naming(node, TOOLKIT)}
+    return {each.file for each in files_naming.find_naming_files(node, TOOLKIT)}
 
 
 @pytest.mark.parametrize("path", ALONE)
@@ -123,14 +123,14 @@ def test_a_file_that_its_disk_does_not_give_holds_the_toolkit(
         return found(reader, path) if limit is None else found(reader, path, limit)
 
     monkeypatch.setattr(Reader, "read_file", refused)
-    named = files_naming.naming(Node.open(str(tmp_path), "/host"), TOOLKIT)
+    named = files_naming.find_naming_files(Node.open(str(tmp_path), "/host"), TOOLKIT)
     assert bool(named) is holds
 
 
 @pytest.mark.parametrize("recorded", [True, False])
 def test_what_keeps_the_toolkit_is_named_with_its_file_and_what_to_do(*, recorded: bool) -> None:
     found = [Naming("/etc/docker/daemon.json", 5, f"{TOOLKIT}/a"), Naming("/etc/crio/b.conf", 2, f"{TOOLKIT}/b")]
-    error = files_naming.refuse_removal(found, recorded=recorded)
+    error = files_naming.build_refusal(found, recorded=recorded)
     assert (error.path, error.line) == ("/etc/docker/daemon.json", 5)
     assert all(str(each) in error.reason for each in found)
     assert error.hint is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from toolkit_installer.documents import changes
-from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.node.reading import FileIdentity, Found, Metadata
 from toolkit_installer.planning.installed import Generated, SpecificationFacts, plan_specifications
 from toolkit_installer.receipt.schema import SPECIFICATION_ROLE, Before, FileRecord, Receipt, State
 
@@ -26,7 +26,7 @@ def receipt(before: bytes | None) -> Receipt:
 
 
 def facts(content: bytes | None) -> SpecificationFacts:
-    found = Found(PATH, content, Metadata(0o644, 0, 0), Identity(1, 2, 3, 4, 5)) if content is not None else None
+    found = Found(PATH, content, Metadata(0o644, 0, 0), FileIdentity(1, 2, 3, 4, 5)) if content is not None else None
     return SpecificationFacts({PATH: (PATH, found)}, lambda before: KEPT[before.sha256])
 
 

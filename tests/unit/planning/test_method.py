@@ -9,15 +9,17 @@ import pytest
 
 from toolkit_installer.errors import ConfigurationError, EngineRejectedError, InstallerError
 from toolkit_installer.planning import method
-from toolkit_installer.planning.method import Choice, Way, choose, obstacle
+from toolkit_installer.planning.method import CdiSupport, Choice, choose_method, find_obstacle
 from toolkit_installer.settings import EngineName, Method
 
 HANDLERS, CDI, AUTO = Method.HANDLERS, Method.CDI, Method.AUTO
-GOOD = Way(EngineName.CONTAINERD, "v2.1.4", folders=("/etc/cdi", "/var/run/cdi"), folder="/var/run/cdi", reads_it=True)
+GOOD = CdiSupport(
+    EngineName.CONTAINERD, "v2.1.4", folders=("/etc/cdi", "/var/run/cdi"), folder="/var/run/cdi", reads_it=True
+)
 DOCKER = msgspec.structs.replace(GOOD, engine=EngineName.DOCKER, version="28.5.2+dfsg4")
 
 
-def found(**differently: Any) -> Way:
+def found(**differently: Any) -> CdiSupport:
     return msgspec.structs.replace(GOOD, **differently)
 
 
@@ -25,7 +27,7 @@ OFF = found(folders=(), reads_it=False)
 DOWN = found(version="", silence="connection refused", folders=None, reads_it=False)
 
 # what was found, what `cdi` comes to (an error, or nothing), and whether `auto` takes it
-TABLE: dict[str, tuple[tuple[Way, ...], type[InstallerError] | None, bool]] = {
+TABLE: dict[str, tuple[tuple[CdiSupport, ...], type[InstallerError] | None, bool]] = {
     "it reads the folder": ((GOOD,), None, True),
     "it reads the folder, and handlers are registered": ((found(handlers=("nvidia",)),), None, False),
     "CDI is off, and nothing else is in the way": ((OFF,), None, False),
@@ -64,18 +66,18 @@ TABLE: dict[str, tuple[tuple[Way, ...], type[InstallerError] | None, bool]] = {
 
 @pytest.mark.parametrize("case", TABLE.values(), ids=TABLE)
 def test_each_way_is_taken_or_refused_by_what_was_found(
-    case: tuple[tuple[Way, ...], type[InstallerError] | None, bool],
+    case: tuple[tuple[CdiSupport, ...], type[InstallerError] | None, bool],
 ) -> None:
     ways, refusal, taken = case
-    assert choose(HANDLERS, ways) == Choice()
+    assert choose_method(HANDLERS, ways) == Choice()
     if refusal is None:
-        assert choose(CDI, ways) == Choice(CDI)
+        assert choose_method(CDI, ways) == Choice(CDI)
     else:
         with pytest.raises(refusal, match="nothing was changed") as raised:
-            choose(CDI, ways)
+            choose_method(CDI, ways)
         assert raised.type is refusal
         assert raised.value.hint
-    choice = choose(AUTO, ways)
+    choice = choose_method(AUTO, ways)
     assert choice.method is (CDI if taken else HANDLERS)
     assert choice.why
     assert [each.method for each in choice.passed_over] == ([] if taken else ["cdi", "nri"])
@@ -83,46 +85,46 @@ def test_each_way_is_taken_or_refused_by_what_was_found(
 
 
 def test_what_is_chosen_says_which_engine_was_against_it_and_why() -> None:
-    said = str(choose(AUTO, (GOOD, msgspec.structs.replace(DOCKER, handlers=("nvidia",)))))
+    said = str(choose_method(AUTO, (GOOD, msgspec.structs.replace(DOCKER, handlers=("nvidia",)))))
     assert said.startswith("handlers (")
     assert "not cdi: docker: it has the handlers nvidia, which pods may select" in said
     assert "containerd" not in said
-    assert str(choose(CDI, (GOOD,))) == "cdi (it was asked for)"
+    assert str(choose_method(CDI, (GOOD,))) == "cdi (it was asked for)"
 
 
 def test_without_any_engine_there_is_nothing_to_take_but_handlers() -> None:
-    assert choose(AUTO, ()).method is HANDLERS
+    assert choose_method(AUTO, ()).method is HANDLERS
 
 
 def test_where_it_looks_elsewhere_the_refusal_names_the_option_that_writes_there() -> None:
     with pytest.raises(ConfigurationError) as raised:
-        choose(CDI, (found(folders=("/etc/cdi", "/opt/cdi"), reads_it=False),))
+        choose_method(CDI, (found(folders=("/etc/cdi", "/opt/cdi"), reads_it=False),))
     assert "looks for CDI specifications in /etc/cdi, /opt/cdi, and not in /var/run/cdi" in raised.value.reason
     assert "--cdi-output-dir /opt/cdi" in (raised.value.hint or "")
 
 
 def test_what_the_plugin_names_is_not_found_where_the_engine_looks_elsewhere() -> None:
     with pytest.raises(ConfigurationError, match=r"--method nri: containerd v2[.]1[.]4 looks for") as raised:
-        choose(Method.NRI, (found(folders=("/etc/cdi",), reads_it=False),))
+        choose_method(Method.NRI, (found(folders=("/etc/cdi",), reads_it=False),))
     assert "--cdi-output-dir /etc/cdi" in (raised.value.hint or "")
 
 
 @pytest.mark.parametrize("if_on", [(), ("/etc/cdi",), ("/var/run/cdi",)], ids=["mum", "elsewhere", "there"])
 def test_what_the_plugin_names_may_not_be_found_where_cdi_is_off(if_on: tuple[str, ...]) -> None:
     with pytest.raises(ConfigurationError, match=r"--method nri: containerd v2[.]1[.]4 has CDI off"):
-        choose(Method.NRI, (found(folders=(), if_on=if_on, reads_it="/var/run/cdi" in if_on),))
+        choose_method(Method.NRI, (found(folders=(), if_on=if_on, reads_it="/var/run/cdi" in if_on),))
 
 
 def test_cdi_that_is_on_by_our_edit_alone_would_be_off_once_the_plugin_is_the_way() -> None:
     with pytest.raises(ConfigurationError, match="has CDI on by an edit that goes with --method cdi"):
-        choose(Method.NRI, (found(ours=True),))
+        choose_method(Method.NRI, (found(ours=True),))
 
 
 @pytest.mark.parametrize("way", [GOOD, DOWN, found(folders=None, reads_it=False)], ids=["on", "down", "mum"])
 def test_the_plugin_is_served_where_the_engine_reads_the_specification_or_nothing_tells_that_it_does_not(
-    way: Way,
+    way: CdiSupport,
 ) -> None:
-    assert choose(Method.NRI, (way,)) == Choice(Method.NRI)
+    assert choose_method(Method.NRI, (way,)) == Choice(Method.NRI)
 
 
 NEWER = b"---\ncdiVersion: 0.7.0\nkind: nvidia.com/gpu\n"
@@ -163,6 +165,8 @@ def test_a_specification_that_is_newer_than_the_engines_library_is_refused(
 def test_a_release_before_the_first_that_knows_cdi_is_told_which_that_is(
     engine: EngineName, before: str, since: str
 ) -> None:
-    said = obstacle(Way(engine, before, folders=("/etc/cdi",), folder="/etc/cdi"))
+    said = find_obstacle(CdiSupport(engine, before, folders=("/etc/cdi",), folder="/etc/cdi"))
     assert said == f"{before} knows no CDI: {since} is the first that does"
-    assert obstacle(Way(engine, f"{since}.0", folders=("/etc/cdi",), folder="/etc/cdi", reads_it=True)) != said
+    assert (
+        find_obstacle(CdiSupport(engine, f"{since}.0", folders=("/etc/cdi",), folder="/etc/cdi", reads_it=True)) != said
+    )

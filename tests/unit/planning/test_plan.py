@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Inspection, Live, Reload
-from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Inspection, LiveState, Reload
+from toolkit_installer.node.reading import FileIdentity, Found, Metadata
 from toolkit_installer.planning import plan
-from toolkit_installer.planning.installed import Installed
+from toolkit_installer.planning.installed import InstalledFile
 from toolkit_installer.receipt.schema import Before, EngineRecord, FileRecord
 from toolkit_installer.settings import EngineName, ReloadMode
 from toolkit_installer.toolkit.layout import ToolkitFile
@@ -16,15 +16,15 @@ PATH = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 SERVED = {"nvidia": PATH}
 
 
-def live(handlers: dict[str, str | None], default: str | None) -> Live:
-    return Live("28.0", handlers, default)
+def live(handlers: dict[str, str | None], default: str | None) -> LiveState:
+    return LiveState("28.0", handlers, default)
 
 
-def work(content: bytes | None, target: bytes | None, now: Live | None, mode: ReloadMode, *, due: bool) -> str:
-    found = None if content is None else Found("/etc/x", content, Metadata(0o644, 0, 0), Identity(1, 2, 3, 4, 5))
+def work(content: bytes | None, target: bytes | None, now: LiveState | None, mode: ReloadMode, *, due: bool) -> str:
+    found = None if content is None else Found("/etc/x", content, Metadata(0o644, 0, 0), FileIdentity(1, 2, 3, 4, 5))
     inspection = Inspection("/run/x.sock", (EngineFile("role", "/etc/x", found),), now)
     goals = DesiredState((DesiredFile(inspection.files[0], content, target),), SERVED, "nvidia")
-    made = plan.engine_work(EngineName.DOCKER, inspection, goals, Reload(mode), reload_due=due)
+    made = plan.build_engine_work(EngineName.DOCKER, inspection, goals, Reload(mode), reload_due=due)
     assert made.changes == (content != target)
     return made.reload_why
 
@@ -40,7 +40,7 @@ def test_what_the_engine_takes_over_at_a_restart_only_is_a_reason_where_it_is_re
         (Reload(ReloadMode.SIGNAL), ""),
         (Reload(ReloadMode.NONE), ""),
     ):
-        assert plan.engine_work(EngineName.DOCKER, inspection, goals, reload, reload_due=False).reload_why == why
+        assert plan.build_engine_work(EngineName.DOCKER, inspection, goals, reload, reload_due=False).reload_why == why
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_what_the_engine_takes_over_at_a_restart_only_is_a_reason_where_it_is_re
 def test_an_engine_is_reloaded_only_for_a_reason(
     content: bytes | None,
     target: bytes | None,
-    now: Live | None,
+    now: LiveState | None,
     mode: ReloadMode,
     *,
     due: bool,
@@ -81,11 +81,11 @@ def test_an_engine_is_reloaded_only_for_a_reason(
 
 
 def test_a_default_that_nobody_asked_for_is_no_mismatch() -> None:
-    assert plan.mismatches(live(dict(SERVED), "runc"), SERVED, None) == []
+    assert plan.find_mismatches(live(dict(SERVED), "runc"), SERVED, None) == []
 
 
 A, B = ToolkitFile("a", 0o755, content=b"a"), ToolkitFile("b", 0o755, target="a")
-WANTED = {"a": Installed(digest="1", mode=0o755), "b": Installed(link="a")}
+WANTED = {"a": InstalledFile(digest="1", mode=0o755), "b": InstalledFile(link="a")}
 
 
 @pytest.mark.parametrize(
@@ -93,29 +93,29 @@ WANTED = {"a": Installed(digest="1", mode=0o755), "b": Installed(link="a")}
     [
         ({}, (A, B)),
         (WANTED, ()),
-        (WANTED | {"a": Installed(digest="2", mode=0o755)}, (A,)),
-        (WANTED | {"a": Installed(digest="1", mode=0o644)}, (A,)),
-        (WANTED | {"b": Installed(link="elsewhere")}, (B,)),
-        (WANTED | {"b": Installed(digest="1", mode=0o755)}, (B,)),
+        (WANTED | {"a": InstalledFile(digest="2", mode=0o755)}, (A,)),
+        (WANTED | {"a": InstalledFile(digest="1", mode=0o644)}, (A,)),
+        (WANTED | {"b": InstalledFile(link="elsewhere")}, (B,)),
+        (WANTED | {"b": InstalledFile(digest="1", mode=0o755)}, (B,)),
     ],
 )
 def test_only_what_differs_is_written_in_the_order_given(
-    present: dict[str, Installed], write: tuple[ToolkitFile, ...]
+    present: dict[str, InstalledFile], write: tuple[ToolkitFile, ...]
 ) -> None:
-    assert plan.toolkit_work("/t", (A, B), WANTED, present, ()).write == write
+    assert plan.build_toolkit_work("/t", (A, B), WANTED, present, ()).write == write
 
 
 def test_only_what_we_recorded_and_is_still_there_is_removed() -> None:
-    present = WANTED | {"old": Installed(digest="9"), "theirs": Installed(digest="9")}
-    made = plan.toolkit_work("/t", (A, B), WANTED, present, ("old", "a", "gone"))
+    present = WANTED | {"old": InstalledFile(digest="9"), "theirs": InstalledFile(digest="9")}
+    made = plan.build_toolkit_work("/t", (A, B), WANTED, present, ("old", "a", "gone"))
     assert made.remove == ("old",)
 
 
 def test_a_plan_with_anything_to_do_is_not_empty() -> None:
-    nothing = plan.toolkit_work("/t", (A, B), WANTED, WANTED, ())
+    nothing = plan.build_toolkit_work("/t", (A, B), WANTED, WANTED, ())
     assert plan.Plan(nothing, ()).empty
-    assert not plan.Plan(plan.toolkit_work("/t", (A, B), WANTED, {}, ()), ()).empty
-    assert not plan.Plan(plan.toolkit_work("/t", (), {}, {"x": Installed()}, ("x",)), ()).empty
+    assert not plan.Plan(plan.build_toolkit_work("/t", (A, B), WANTED, {}, ()), ()).empty
+    assert not plan.Plan(plan.build_toolkit_work("/t", (), {}, {"x": InstalledFile()}, ("x",)), ()).empty
 
 
 OLD = "/usr/bin/nvidia-container-runtime"
@@ -148,19 +148,19 @@ LEFT = "it still lists the handler nvidia"
     ],
 )
 def test_an_engine_has_forgotten_a_change_once_it_serves_nothing_of_it(
-    before: Live | None, now: Live, wrong: list[str]
+    before: LiveState | None, now: LiveState, wrong: list[str]
 ) -> None:
     inspection = Inspection("/run/x.sock", (), before)
     made = plan.EngineWork(EngineName.DOCKER, inspection, DesiredState((), SERVED, "nvidia"))
-    assert plan.leftovers(now, made) == wrong
+    assert plan.find_unreverted(now, made) == wrong
 
 
 def test_what_a_distribution_registers_by_itself_is_no_leftover() -> None:
-    now = Live("1", {"nvidia": PATH}, None, own=frozenset({"nvidia"}))
+    now = LiveState("1", {"nvidia": PATH}, None, own=frozenset({"nvidia"}))
     made = plan.EngineWork(
         EngineName.CONTAINERD, Inspection("/run/x", (), live({}, None)), DesiredState((), SERVED, "")
     )
-    assert plan.leftovers(now, made) == []
+    assert plan.find_unreverted(now, made) == []
 
 
 # --- engines whose files are others now ---
@@ -196,14 +196,17 @@ def configured_in(path: str) -> plan.EngineWork:
 def test_an_engine_is_taken_for_moved_where_something_of_ours_may_stand_in_a_file_that_is_none_of_its_own_now(
     record: EngineRecord, *, is_moved: bool
 ) -> None:
-    assert plan.moved([record], [configured_in(NEW)]) == (record if is_moved else None)
+    assert plan.find_moved_engine([record], [configured_in(NEW)]) == (record if is_moved else None)
 
 
 def test_the_folders_of_files_that_change_are_named_once() -> None:
-    assert plan.folders([configured_in(NEW), configured_in("/etc/new/b"), configured_in(OLD_PLACE)]) == [
+    assert plan.list_changed_folders([configured_in(NEW), configured_in("/etc/new/b"), configured_in(OLD_PLACE)]) == [
         "/etc/new",
         "/etc/old",
     ]
     untouched = EngineFile("root", NEW, None)
     goals = DesiredState((DesiredFile(untouched, None, None),), SERVED, None)
-    assert plan.folders([plan.EngineWork(EngineName.CRIO, Inspection("/run/x", (untouched,), None), goals)]) == []
+    assert (
+        plan.list_changed_folders([plan.EngineWork(EngineName.CRIO, Inspection("/run/x", (untouched,), None), goals)])
+        == []
+    )

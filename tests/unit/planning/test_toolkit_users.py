@@ -46,36 +46,36 @@ def remember(bundle: Bundle, folder: str, **body: Any) -> None:
 @pytest.mark.parametrize("annotations", [CONTAINERD, CRIO], ids=["containerd", "CRI-O"])
 def test_a_pod_is_named_with_its_namespace_and_container(bundle: Bundle, annotations: dict[str, str]) -> None:
     specify(bundle, annotations=annotations)
-    assert toolkit_users.of(ID, bundle).words == " of pod research/train-0 (cuda)"
+    assert toolkit_users.find_name(ID, bundle).words == " of pod research/train-0 (cuda)"
 
 
 def test_a_pods_first_container_has_no_name(bundle: Bundle) -> None:
     specify(bundle, annotations={key: value for key, value in CONTAINERD.items() if "container" not in key})
-    assert toolkit_users.of(ID, bundle).words == " of pod research/train-0"
+    assert toolkit_users.find_name(ID, bundle).words == " of pod research/train-0"
 
 
 def test_docker_knows_the_labels_that_cri_dockerd_gave(bundle: Bundle) -> None:
     specify(bundle, annotations={})
     remember(bundle, "/var/lib/docker/containers", Name="/k8s_cuda_train-0_research_1_0", Config={"Labels": CRIO})
-    assert toolkit_users.of(ID, bundle).words == " of pod research/train-0 (cuda)"
+    assert toolkit_users.find_name(ID, bundle).words == " of pod research/train-0 (cuda)"
 
 
 def test_a_container_of_no_pod_is_called_as_docker_calls_it(bundle: Bundle) -> None:
     specify(bundle)
     remember(bundle, "/var/lib/docker/containers", Name="/eager_curie", Config={"Labels": {}})
-    assert toolkit_users.of(ID, bundle).words == ", which docker calls eager_curie,"
+    assert toolkit_users.find_name(ID, bundle).words == ", which docker calls eager_curie,"
 
 
 def test_a_docker_that_keeps_its_data_elsewhere_is_found_by_what_it_mounts(bundle: Bundle) -> None:
     specify(bundle, mounts=[{"destination": "/etc/hosts", "source": f"/data/docker/containers/{ID}/hosts"}])
     remember(bundle, "/data/docker/containers", Name="/eager_curie")
-    assert toolkit_users.of(ID, bundle).words == ", which docker calls eager_curie,"
+    assert toolkit_users.find_name(ID, bundle).words == ", which docker calls eager_curie,"
 
 
 def test_a_folder_that_a_user_prepared_names_nobody(bundle: Bundle) -> None:
     specify(bundle, mounts=[{"destination": "/etc/hosts", "source": f"/home/user/{'ab' * 32}/hosts"}])
     remember(bundle, "/home/user", Name="/system")
-    assert toolkit_users.of(ID, bundle).words == ""
+    assert toolkit_users.find_name(ID, bundle).words == ""
 
 
 @pytest.mark.parametrize(
@@ -84,13 +84,13 @@ def test_a_folder_that_a_user_prepared_names_nobody(bundle: Bundle) -> None:
 def test_what_cannot_be_read_names_nobody_and_stops_nothing(bundle: Bundle, content: bytes | None) -> None:
     if content is not None:
         (Path(bundle.folder) / "config.json").write_bytes(content)
-    assert toolkit_users.of(ID, bundle).words == ""
-    assert toolkit_users.of("x", None).words == ""
+    assert toolkit_users.find_name(ID, bundle).words == ""
+    assert toolkit_users.find_name("x", None).words == ""
 
 
 def test_a_pipe_in_its_place_is_not_waited_for(bundle: Bundle) -> None:
     os.mkfifo(Path(bundle.folder) / "config.json")
-    assert toolkit_users.of(ID, bundle).words == ""
+    assert toolkit_users.find_name(ID, bundle).words == ""
 
 
 NAMES = st.text() | st.sampled_from(
@@ -105,7 +105,7 @@ def test_whatever_the_labels_say_only_names_are_shown(namespace: str, pod: str, 
         "io.kubernetes.pod.name": pod,
         "io.kubernetes.container.name": container,
     }
-    shown = toolkit_users._pod(labels).words
+    shown = toolkit_users._parse_pod(labels).words
     assert set(shown) <= set(" of pod/().-abcdefghijklmnopqrstuvwxyz0123456789")
     assert len(shown) < 400
     assert shown in ("", f" of pod {namespace}/{pod}", f" of pod {namespace}/{pod} ({container})")

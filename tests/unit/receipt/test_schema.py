@@ -12,14 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit_installer.documents.changes import ABSENT, same
+from toolkit_installer.documents.changes import ABSENT, is_same
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.api import DesiredFile, EngineFile
 from toolkit_installer.engines.ownership import Owned, Ownership
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.node.reading import FileIdentity, Found, Metadata
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt import schema as receipt
 from toolkit_installer.receipt.schema import Before, Content, Copy, EngineRecord, FileRecord, OwnedKey, Receipt, State
@@ -261,7 +261,7 @@ def test_a_field_that_is_missing_is_refused(place: Place) -> None:
 
 
 def test_the_first_original_of_a_file_is_recorded_beside_a_later_one() -> None:
-    docker, older, later = adapter_of(EngineName.DOCKER), FOUND, msgspec.structs.replace(FOUND, content=b"later")
+    docker, older, later = get_adapter(EngineName.DOCKER), FOUND, msgspec.structs.replace(FOUND, content=b"later")
 
     def recorded(found: Found, previous: FileRecord | None) -> FileRecord:
         wanted = DesiredFile(EngineFile("r", "/etc/x", found), found.content, b"text")
@@ -323,7 +323,7 @@ TOML_VALUES = st.recursive(
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS.filter(str.isalnum), inner, max_size=3),
     max_leaves=6,
 )
-FOUND = Found("/etc/x", b"text", Metadata(0o640, 7, 8, (("user.a", b"1"),)), Identity(1, 2, 3, 4, 5))
+FOUND = Found("/etc/x", b"text", Metadata(0o640, 7, 8, (("user.a", b"1"),)), FileIdentity(1, 2, 3, 4, 5))
 
 
 @settings(max_examples=60)
@@ -332,7 +332,7 @@ FOUND = Found("/etc/x", b"text", Metadata(0o640, 7, 8, (("user.a", b"1"),)), Ide
 def test_what_is_remembered_is_what_was_recorded(
     name: EngineName, values: st.SearchStrategy[Any], data: st.DataObject
 ) -> None:
-    engine = adapter_of(name)
+    engine = get_adapter(name)
     owned = st.builds(Owned, path=tuples(TEXTS), ours=values, prior=st.just(ABSENT) | values, item=st.booleans())
     ownership = Ownership(tuple(data.draw(st.lists(owned, max_size=3))), tuple(data.draw(st.lists(owned, max_size=2))))
     goal = DesiredFile(EngineFile("role", "/etc/x", None), b"base", b"target", ownership)
@@ -345,28 +345,28 @@ def test_what_is_remembered_is_what_was_recorded(
         (ownership.created, remembered.ownership.created),
     ):
         assert [(key.path, key.item) for key in ours] == [(key.path, key.item) for key in theirs]
-        assert all(same(left.ours, right.ours) for left, right in zip(ours, theirs, strict=True))
+        assert all(is_same(left.ours, right.ours) for left, right in zip(ours, theirs, strict=True))
         for left, right in zip(ours, theirs, strict=True):
             assert (left.prior is ABSENT) == (right.prior is ABSENT)
-            assert left.prior is ABSENT or same(left.prior, right.prior)
+            assert left.prior is ABSENT or is_same(left.prior, right.prior)
 
 
 def test_the_record_keeps_the_metadata_of_what_stood_there() -> None:
     record = memory.recorded(
-        adapter_of(EngineName.DOCKER), DesiredFile(EngineFile("r", "/etc/x", None), b"base", b"t"), FOUND, None, [b"t"]
+        get_adapter(EngineName.DOCKER), DesiredFile(EngineFile("r", "/etc/x", None), b"base", b"t"), FOUND, None, [b"t"]
     )
     assert record.before == Before(memory.digest_of(b"base"), 0o640, 7, 8, (("user.a", b"1"),))
 
 
 def test_a_file_that_was_not_there_has_no_before() -> None:
     record = memory.recorded(
-        adapter_of(EngineName.DOCKER), DesiredFile(EngineFile("r", "/etc/x", None), None, b"t"), None, None, [b"t"]
+        get_adapter(EngineName.DOCKER), DesiredFile(EngineFile("r", "/etc/x", None), None, b"t"), None, None, [b"t"]
     )
     assert record.before is None
 
 
 def test_our_last_version_stays_known_until_it_is_replaced() -> None:
-    docker = adapter_of(EngineName.DOCKER)
+    docker = get_adapter(EngineName.DOCKER)
     first = memory.recorded(
         docker, DesiredFile(EngineFile("r", "/etc/x", None), b"base", b"text"), FOUND, None, [b"text"]
     )

@@ -33,7 +33,7 @@ def test_the_same_texts_make_the_same_bytes() -> None:
 
 
 def test_the_end_of_a_long_text_is_kept() -> None:
-    shown = support_bundle.shown("line\n" * support_bundle.LONGEST + "last")
+    shown = support_bundle.truncate_text("line\n" * support_bundle.LONGEST + "last")
     assert shown.startswith("(the beginning was cut off)\n")
     assert shown.endswith("last")
     assert len(shown) < support_bundle.LONGEST + 100

@@ -17,7 +17,7 @@ from toolkit_installer.kubernetes import client, node_client
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
 from toolkit_installer.node import machine, signals
 from toolkit_installer.receipt.schema import Receipt, State
-from toolkit_installer.reporting.cluster import HAPPENINGS, NodeReport
+from toolkit_installer.reporting.cluster import EVENT_REASONS, NodeReport
 from toolkit_installer.settings import ReportSettings, Taint
 
 TAINT = Taint("nvidia.com/toolkit", "", "NoSchedule")
@@ -46,7 +46,7 @@ def report(server: Server, *, stopping: bool, retaint: bool) -> NodeReport:
 def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """Let no pause take any time: only what is rested for counts."""
     found: list[float] = []
-    monkeypatch.setattr(signals, "rest", found.append)
+    monkeypatch.setattr(signals, "sleep", found.append)
     monkeypatch.setattr(machine, "boot_seconds", lambda: 1000.0 + sum(found))
     return found
 
@@ -60,7 +60,7 @@ def all_of_it(told: NodeReport) -> NodeReport:
 
 def happens(told: NodeReport, reason: str) -> None:
     """Let it overhear a line of the log that is an event."""
-    key = next(key for key, (each, _) in HAPPENINGS.items() if each == reason)
+    key = next(key for key, (each, _) in EVENT_REASONS.items() if each == reason)
     told._events._overheard({"event": key, "msg": "It has happened"})
 
 

@@ -23,9 +23,9 @@ from toolkit_installer.reporting.diagnosis_form import (
     Host,
     Illness,
     KubeletSeen,
+    NodeFacts,
     ProgramSeen,
     ReadFile,
-    Seen,
     SpecificationSeen,
     Topic,
     host_of,
@@ -310,17 +310,17 @@ def test_the_loader_of_a_real_program_is_there() -> None:
 
 def test_a_socket_at_which_no_program_listens_is_found() -> None:
     kubelet = KubeletSeen("/run/crio/crio.sock", "--container-runtime-endpoint", listens=False)
-    (found,) = findings.diagnose(Seen(kubelets=(kubelet,)))
+    (found,) = findings.diagnose(NodeFacts(kubelets=(kubelet,)))
     assert (found.illness, found.path) == (Illness.OTHER_SOCKET, "/run/crio/crio.sock")
 
 
 def test_handlers_of_an_engine_that_the_kubelet_does_not_use_are_found() -> None:
     kubelet = KubeletSeen("/run/containerd/containerd.sock", "a flag", listens=True)
     engines = (("docker", "/var/run/docker.sock"),)
-    (found,) = findings.diagnose(Seen(kubelets=(kubelet,), toolkit_engines=engines, installed=True))
+    (found,) = findings.diagnose(NodeFacts(kubelets=(kubelet,), toolkit_engines=engines, installed=True))
     assert found.illness is Illness.OTHER_SOCKET
     shim = KubeletSeen("/run/cri-dockerd.sock", "a flag", listens=True)
-    assert findings.diagnose(Seen(kubelets=(shim,), toolkit_engines=engines, installed=True)) == ()
+    assert findings.diagnose(NodeFacts(kubelets=(shim,), toolkit_engines=engines, installed=True)) == ()
 
 
 def test_a_crictl_that_asks_another_engine_is_found(node: MadeNode) -> None:
@@ -363,7 +363,7 @@ def test_the_cgroup_driver_of_each_engine(name: EngineName, text: str, reported:
         name=name, distribution="x", socket="/s", cgroup_driver=reported, files=(ReadFile("/f", text.encode()),)
     )
     kubelet = KubeletSeen("/s", "a flag", cgroup_driver="systemd", cgroup_path="/k", cgroup_line=3)
-    found = [each.what for each in findings.diagnose(Seen(engines=(engine,), kubelets=(kubelet,)))]
+    found = [each.what for each in findings.diagnose(NodeFacts(engines=(engine,), kubelets=(kubelet,)))]
     assert bool(found) == (driver != "systemd")
     assert all("/k:3" in what for what in found)
 
@@ -386,7 +386,7 @@ def test_devices_without_a_link_in_dev_char_are_found(node: MadeNode, monkeypatc
 def test_links_in_dev_char_do_not_matter_without_systemd_cgroups() -> None:
     seen = containerd(SOUND.replace("true", "false"), version="1.7.24")
     unlinked = (("/dev/nvidia0", 195, 0),)
-    assert findings.diagnose(Seen(engines=seen.engines, unlinked=unlinked)) == ()
+    assert findings.diagnose(NodeFacts(engines=seen.engines, unlinked=unlinked)) == ()
 
 
 def test_a_device_number_is_read_of_devices_alone(tmp_path: Path) -> None:
@@ -422,7 +422,7 @@ CTK = "/usr/local/nvidia/toolkit/nvidia-ctk"
 def test_remedies_run_the_nvidia_ctk_that_the_node_has(*, there: bool, program: str) -> None:
     missing = SpecificationSeen("/etc/cdi/nvidia.yaml", SPECIFICATION.encode(), ((8, "/dev/other"),))
     broken = SpecificationSeen("/etc/cdi/broken.yaml", b"")
-    seen = Seen(
+    seen = NodeFacts(
         unlinked=(("/dev/nvidia0", 195, 0),),
         specifications=(missing, broken),
         installed=True,
@@ -441,7 +441,7 @@ def test_a_specification_of_this_program_is_made_again_by_refresh(os_release: st
     missing = SpecificationSeen("/var/run/cdi/a.yaml", SPECIFICATION.encode(), ((8, "/dev/other"),), managed=True)
     broken = SpecificationSeen("/var/run/cdi/b.yaml", b"", managed=True)
     remedies = [
-        each.remedy for each in findings.diagnose(Seen(specifications=(missing, broken), os_release=os_release))
+        each.remedy for each in findings.diagnose(NodeFacts(specifications=(missing, broken), os_release=os_release))
     ]
     assert len(remedies) == 2
     assert all(each.startswith("`toolkit-installer refresh`") for each in remedies)
@@ -453,7 +453,7 @@ def test_the_paths_of_a_specification_in_json(indent: int | None) -> None:
     mount = {"hostPath": "/usr/lib/a", "containerPath": "/usr/lib/b", "options": ["ro", "path: /no"]}
     edits = {"deviceNodes": nodes, "mounts": [mount], "hooks": [{"hookName": "x", "path": "/bin/hook"}]}
     text = json.dumps({"cdiVersion": "0.6.0", "kind": "a.b/c", "containerEdits": edits}, indent=indent)
-    paths = [path for _, path in diagnosis_form.paths_in(text.encode())]
+    paths = [path for _, path in diagnosis_form.parse_paths(text.encode())]
     assert paths == ["/dev/nvidia0", "/dev/other", "/usr/lib/a", "/bin/hook"]
 
 
@@ -492,7 +492,7 @@ def test_a_specification_that_the_running_engine_does_not_read(
     )
     text = b"cdiVersion: 1.0.0\nkind: nvidia.com/gpu\n"
     file = SpecificationSeen("/run/cdi/nvidia.yaml" if not why else "/etc/cdi/nvidia.yaml", text)
-    found = findings.diagnose(Seen(engines=(engine,), specifications=(file,)))
+    found = findings.diagnose(NodeFacts(engines=(engine,), specifications=(file,)))
     assert [why in each.what for each in found] == ([True] if why else [])
 
 
@@ -568,13 +568,13 @@ def test_a_secret_in_a_broken_file_is_not_shown(node: MadeNode) -> None:
     assert "hunter22" not in show_diagnose.json_text(node.diagnosed())
 
 
-def containerd(*texts: str, version: str) -> Seen:
+def containerd(*texts: str, version: str) -> NodeFacts:
     """Return a node on which a containerd of a release reads these files."""
     files = tuple(ReadFile(path, text.encode()) for path, text in zip((CONFIG, DROP_IN), texts, strict=False))
     engine = EngineSeen(
         name=EngineName.CONTAINERD, distribution="containerd", socket="/s", version=version, files=files
     )
-    return Seen(engines=(engine,))
+    return NodeFacts(engines=(engine,))
 
 
 def test_values_that_may_be_secret_are_not_shown(node: MadeNode) -> None:

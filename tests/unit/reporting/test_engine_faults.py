@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.engines.api import Live
+from toolkit_installer.engines.api import LiveState
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
@@ -36,8 +36,8 @@ def engine_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def missing(low_level: str) -> list[str]:
     engine = EngineRecord(EngineName.DOCKER, "/run/docker.sock", None, (), None, (), (low_level, "other"))
     process = Process(os.getpid(), "dockerd", "/usr/bin/dockerd", (), 0.0, None)
-    live = Live("28.5", {"runc": "runc"}, "runc", process)
-    return [fault.what for fault in engine_faults.find(Node("/"), engine, live, ()) if fault.stops]
+    live = LiveState("28.5", {"runc": "runc"}, "runc", process)
+    return [fault.what for fault in engine_faults.find_faults(Node("/"), engine, live, ()) if fault.stops]
 
 
 def test_a_runtime_is_looked_for_in_the_path_of_the_engine(engine_root: Path) -> None:
@@ -82,6 +82,6 @@ def test_what_of_ours_is_gone_from_a_file_is_named(tmp_path: Path, text: str, lo
     engine = EngineRecord(EngineName.DOCKER, "/run/docker.sock", None, (("nvidia", "/t/n"),), "nvidia", (file,))
     place = tmp_path / DAEMON_JSON.lstrip("/")
     place.parent.mkdir(parents=True)
-    assert engine_faults.lost(Node(str(tmp_path)), engine, file, ["nvidia"]) == ()
+    assert engine_faults.describe_lost_values(Node(str(tmp_path)), engine, file, ["nvidia"]) == ()
     place.write_text(text)
-    assert engine_faults.lost(Node(str(tmp_path)), engine, file, ["nvidia"]) == lost
+    assert engine_faults.describe_lost_values(Node(str(tmp_path)), engine, file, ["nvidia"]) == lost

@@ -15,7 +15,7 @@ import pytest
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import signals
 from toolkit_installer.reporting import metrics
-from toolkit_installer.reporting.metrics import Endpoint
+from toolkit_installer.reporting.metrics import MetricsEndpoint
 from toolkit_installer.settings import Address
 from toolkit_installer.waiting import child_process
 
@@ -29,15 +29,15 @@ def port() -> int:
 
 
 @pytest.fixture
-def made(port: int) -> Iterator[Endpoint]:
-    found = Endpoint(Address("127.0.0.1", port))
+def made(port: int) -> Iterator[MetricsEndpoint]:
+    found = MetricsEndpoint(Address("127.0.0.1", port))
     found.prepare()
     yield found
     found.process.close()
     found.process.end_left_over()
 
 
-def killed(made: Endpoint) -> int:
+def killed(made: MetricsEndpoint) -> int:
     """End the process, and return which it was; nobody has waited for it yet."""
     os.kill(made.process.pid, signal.SIGKILL)
     os.waitid(os.P_PID, made.process.pid, _ENDED)
@@ -53,15 +53,15 @@ def said(port: int, host: str = "127.0.0.1") -> tuple[int, str]:
     return found
 
 
-def is_lost(made: Endpoint) -> bool:
+def is_lost(made: MetricsEndpoint) -> bool:
     return made.lost
 
 
-def tell(made: Endpoint) -> None:
+def tell(made: MetricsEndpoint) -> None:
     made.tell(ready=True, why="Serving: all", metrics="")
 
 
-def test_what_was_told_is_said(made: Endpoint, port: int) -> None:
+def test_what_was_told_is_said(made: MetricsEndpoint, port: int) -> None:
     tell(made)
     assert said(port) == (200, "Serving: all\n")
     assert not is_lost(made)
@@ -69,7 +69,7 @@ def test_what_was_told_is_said(made: Endpoint, port: int) -> None:
     assert said(port) == (503, "the run was told to stop\n")
 
 
-def test_one_that_ended_is_lost_until_it_is_told_something(made: Endpoint, port: int) -> None:
+def test_one_that_ended_is_lost_until_it_is_told_something(made: MetricsEndpoint, port: int) -> None:
     killed(made)
     assert is_lost(made)
     tell(made)
@@ -77,7 +77,7 @@ def test_one_that_ended_is_lost_until_it_is_told_something(made: Endpoint, port:
     assert said(port) == (200, "Serving: all\n")
 
 
-def test_one_that_is_stopped_is_replaced(made: Endpoint, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_that_is_stopped_is_replaced(made: MetricsEndpoint, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metrics, "_HEARD_SECONDS", 0.1)
     stopped = made.process.pid
     os.kill(stopped, signal.SIGSTOP)
@@ -87,7 +87,7 @@ def test_one_that_is_stopped_is_replaced(made: Endpoint, port: int, monkeypatch:
     assert not Path(f"/proc/{stopped}").exists()
 
 
-def test_whoever_leaves_starts_none_in_place_of_one_that_ended(made: Endpoint, port: int) -> None:
+def test_whoever_leaves_starts_none_in_place_of_one_that_ended(made: MetricsEndpoint, port: int) -> None:
     ended = killed(made)
     made.leave("the run was told to stop")
     assert made.process.pid == ended
@@ -112,7 +112,7 @@ FAILING = {
 
 @pytest.mark.parametrize("what", FAILING)
 def test_no_error_on_the_way_to_a_new_process_is_the_runs(
-    made: Endpoint, port: int, monkeypatch: pytest.MonkeyPatch, what: str
+    made: MetricsEndpoint, port: int, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     stopped = made.process.pid
     os.kill(stopped, signal.SIGSTOP)  # so that it has to be killed, too
@@ -124,7 +124,7 @@ def test_no_error_on_the_way_to_a_new_process_is_the_runs(
         assert is_lost(made)
         made.leave("the run was told to stop")
         with pytest.raises(ConfigurationError, match=r"Too many open files"):
-            Endpoint(Address("127.0.0.1", port)).prepare()
+            MetricsEndpoint(Address("127.0.0.1", port)).prepare()
     if name == "waitpid":
         os.kill(stopped, signal.SIGKILL)  # as it was, unless another child was to be waited for before it
         os.waitid(os.P_PID, stopped, _ENDED)  # until then it has the port
@@ -150,7 +150,7 @@ def test_a_signal_ends_the_wait_for_one_that_does_not_begin(
     waits = "os.read(int(sys.argv[2]), 1)"  # until the run closes the channel
     program.write_text(f"import os, signal, sys\nos.kill(os.getppid(), signal.SIGTERM)\n{waits}\n")
     monkeypatch.setattr(metrics, "_PROGRAM", str(program))
-    made = Endpoint(Address("127.0.0.1", port))
+    made = MetricsEndpoint(Address("127.0.0.1", port))
     try:
         with pytest.raises(signals.Stopped):
             made.prepare()
@@ -167,7 +167,7 @@ def test_a_signal_ends_the_wait_for_one_that_does_not_begin(
 def test_it_answers_at_the_addresses_that_were_asked_for_and_at_no_other(
     port: int, host: str, reached: list[str]
 ) -> None:
-    made = Endpoint(Address(host, port))
+    made = MetricsEndpoint(Address(host, port))
     made.prepare()
     try:
         tell(made)
@@ -187,12 +187,12 @@ def test_a_process_that_says_nothing_is_waited_for_so_long_and_no_longer(
 ) -> None:
     waited: list[float] = []
 
-    def hear(_: child_process.Beside, seconds: float) -> bytes:
+    def hear(_: child_process.ChildProcess, seconds: float) -> bytes:
         waited.append(seconds)
         return b""
 
-    monkeypatch.setattr(child_process.Beside, "hear", hear)
+    monkeypatch.setattr(child_process.ChildProcess, "hear", hear)
     with pytest.raises(ConfigurationError, match="did not begin"):
-        Endpoint(Address("127.0.0.1", port)).prepare()
+        MetricsEndpoint(Address("127.0.0.1", port)).prepare()
     assert len(waited) == 1
     assert 0 < waited[0] < 120

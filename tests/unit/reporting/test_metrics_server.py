@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from toolkit_installer.reporting import metrics_server, metrics_text
-from toolkit_installer.reporting.metrics_server import Endpoint, Told, answer
+from toolkit_installer.reporting.metrics_server import MetricsServer, ServedStatus, respond
 from toolkit_installer.reporting.metrics_text import Metrics
 
 METRICS = metrics_text.text(Metrics(ready=True)).encode()
@@ -29,7 +29,7 @@ class Asked:
         self.address = self.listener.getsockname()
         self.run, channel = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.clients: list[socket.socket] = []
-        self.endpoint = Endpoint(os.dup(self.listener.fileno()), channel.detach())
+        self.endpoint = MetricsServer(os.dup(self.listener.fileno()), channel.detach())
 
     def close(self) -> None:
         for each in (*self.clients, self.listener, self.run):
@@ -201,7 +201,7 @@ def test_whoever_goes_away_is_forgotten(asked: Asked) -> None:
 def test_it_says_of_each_packet_that_it_heard_it(asked: Asked) -> None:
     for ready in (b"0", b"1"):
         asked.say(ready)
-        assert asked.run.recv(metrics_server.TOLD) == metrics_server.READY
+        assert asked.run.recv(metrics_server.MAX_PACKET) == metrics_server.READY
 
 
 def test_it_ends_with_a_run_that_did_not_wait_for_its_word(asked: Asked) -> None:
@@ -241,8 +241,8 @@ def test_a_machine_without_descriptors_keeps_whoever_connects_waiting(
 
 @given(request_=st.binary(max_size=2 * metrics_server._HEAD))
 def test_every_request_has_an_answer_of_which_the_length_is_told(request_: bytes) -> None:
-    told = Told()
+    told = ServedStatus()
     told.take(b"1\0why\0" + METRICS)
-    status, head, body = parsed(answer(request_, told))
+    status, head, body = parsed(respond(request_, told))
     assert status[:3] in {"200", "404", "405", "431"}
     assert int(head["Content-Length"]) == len(body) or (not body and request_.startswith(b"HEAD"))

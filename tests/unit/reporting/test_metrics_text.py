@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from toolkit_installer.reporting import metrics_text
-from toolkit_installer.reporting.metrics_text import Counted, Metrics
+from toolkit_installer.reporting.metrics_text import Counts, Metrics
 
 DOCUMENT = Path(__file__).parents[3] / "docs/metrics.md"
 
@@ -94,10 +94,10 @@ def test_the_page_names_each_metric_with_its_labels_and_its_type() -> None:
 # --- what is counted ---
 
 
-def counted(*events: tuple[str, float], engine: str = "docker") -> Counted:
-    found = Counted()
+def counted(*events: tuple[str, float], engine: str = "docker") -> Counts:
+    found = Counts()
     for event, at in events:
-        found = metrics_text.heard(found, {"event": event, "engine": engine}, at)
+        found = metrics_text.count_line(found, {"event": event, "engine": engine}, at)
     return found
 
 
@@ -106,20 +106,20 @@ def test_a_reload_counts_for_what_it_was_made_and_how_long_the_engine_was_away()
     assert found.reloads == (("docker", "install", 1), ("docker", "rollback", 1))
     assert found.away == (("docker", 2.5),)
     assert found.rollbacks == 1
-    found = metrics_text.ended(found, "engine-rejected")
+    found = metrics_text.count_outcome(found, "engine-rejected")
     assert (found.result, found.phase) == ("engine-rejected", "install")
-    found = metrics_text.heard(found, {"event": "engine-serves", "engine": "docker"}, 99.0)
+    found = metrics_text.count_line(found, {"event": "engine-serves", "engine": "docker"}, 99.0)
     assert found.away == (("docker", 2.5),), "nobody reloaded it"
 
 
 def test_a_look_that_fails_leaves_the_time_of_the_last_that_did_not() -> None:
-    found = metrics_text.ended(Counted(), "bad-configuration")
+    found = metrics_text.count_outcome(Counts(), "bad-configuration")
     assert (found.result, found.converged_at) == ("bad-configuration", 0.0)
-    found = metrics_text.ended(found, "done", 1_800_000_000.5)
+    found = metrics_text.count_outcome(found, "done", 1_800_000_000.5)
     assert (found.result, found.converged_at) == ("done", 1_800_000_000.5)
-    assert metrics_text.ended(found, "engine-down").converged_at == 1_800_000_000.5
-    assert metrics_text.ended(found, "done").converged_at == 1_800_000_000.5
+    assert metrics_text.count_outcome(found, "engine-down").converged_at == 1_800_000_000.5
+    assert metrics_text.count_outcome(found, "done").converged_at == 1_800_000_000.5
 
 
 def test_other_lines_count_nothing() -> None:
-    assert counted(("starting", 1.0), ("waiting", 2.0)) == Counted()
+    assert counted(("starting", 1.0), ("waiting", 2.0)) == Counts()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
-from toolkit_installer.reporting.cluster import HAPPENINGS
+from toolkit_installer.reporting.cluster import EVENT_REASONS
 
 DOCS = Path(__file__).parents[3] / "docs"
 
@@ -19,14 +19,14 @@ def rows(column: str) -> dict[str, str]:
 
 
 def test_each_event_has_the_reason_and_the_type_that_the_page_gives_it() -> None:
-    told = {reason: "Warning" if warning else "Normal" for reason, warning in HAPPENINGS.values()}
+    told = {reason: "Warning" if warning else "Normal" for reason, warning in EVENT_REASONS.values()}
     assert told == rows("Normal|Warning")
-    assert len(set(HAPPENINGS.values())) == len(told), "no reason is of both types"
+    assert len(set(EVENT_REASONS.values())) == len(told), "no reason is of both types"
 
 
 def test_each_event_comes_of_a_line_of_the_log_that_there_is() -> None:
     lines = set(re.findall(r"^\| `([a-z-]+)` \|", (DOCS / "logs.md").read_text(encoding="utf-8"), re.MULTILINE))
-    assert lines >= HAPPENINGS.keys()
+    assert lines >= EVENT_REASONS.keys()
 
 
 def test_each_reason_of_the_condition_has_the_status_that_the_page_gives_it() -> None:

@@ -12,44 +12,51 @@ from hypothesis import strategies as st
 
 from toolkit_installer.applying.reload_windows import Pending
 from toolkit_installer.errors import ExitCode
-from toolkit_installer.kubernetes.node_state import Happening, Ledger, NodeState, Reason, ReportMemory, Told
-from toolkit_installer.kubernetes.verdicts import Standing
+from toolkit_installer.kubernetes.node_state import (
+    EventContent,
+    EventLedger,
+    NodeState,
+    Reason,
+    ReportedEvent,
+    SavedReports,
+)
+from toolkit_installer.kubernetes.verdicts import CleanupState
 from toolkit_installer.reporting import saved_state
-from toolkit_installer.reporting.metrics_text import Counted
-from toolkit_installer.reporting.outcome import LookOutcome
+from toolkit_installer.reporting.metrics_text import Counts
+from toolkit_installer.reporting.outcome import InspectionOutcome
 from toolkit_installer.reporting.saved_state import SavedState
-from toolkit_installer.waiting.node_watch import Seen
+from toolkit_installer.waiting.node_watch import DriverHistory
 from toolkit_installer.waiting.plugin_protocol import PluginState, PluginStatus
 
-_DRIFT = Happening("Node", "Drift", "é", warning=True)
+_DRIFT = EventContent("Node", "Drift", "é", warning=True)
 WHOLE = SavedState(
     driver=(("/dev/nvidiactl", "absent 2"), ("/a\nb", "1 2 3")),
     driver_away=True,
-    driver_seen=Seen.THERE,
+    driver_seen=DriverHistory.THERE,
     tries=2,
     without_gpu=True,
     command=("/usr/bin/python3", "-m", "toolkit_installer", "an odd name: \udcff"),
-    standing=Standing(bare=True, wanted=True, accepted=("system:serviceaccount:a:b 1 2",)),
+    standing=CleanupState(bare=True, wanted=True, accepted=("system:serviceaccount:a:b 1 2",)),
     engine_stopped=True,
     looked_at=1_800_000_000.5,
     failure="dockerd does not answer",
     said=("a line",),
     differences=(("/etc/docker/daemon.json", "--- a\n+++ b\n"),),
-    report=ReportMemory(
+    report=SavedReports(
         NodeState(Reason.SERVING),
         5.0,
         ready=False,
         begun=True,
         failed=NodeState(Reason.ENGINE_DOWN, "down"),
         labels=(("a", "b"),),
-        ledger=Ledger((Told(_DRIFT, "n.1", 2, 1.0, 2.0),), (_DRIFT,), (2.0,)),
+        ledger=EventLedger((ReportedEvent(_DRIFT, "n.1", 2, 1.0, 2.0),), (_DRIFT,), (2.0,)),
         failure="why",
     ),
-    counted=Counted((("docker", "install", 1),), (("docker", 2.5),), 1, "done", 1_800_000_000.0),
+    counted=Counts((("docker", "install", 1),), (("docker", 2.5),), 1, "done", 1_800_000_000.0),
     metrics_process=(7, 8),
     plugin=PluginState((9, 10), 3.0, PluginStatus(connected=True, engine="containerd v2.1.4", reason="")),
     pending=Pending(("docker",), "it is outside of 02:00-04:00", 1.0, 2.0, served=True),
-    look=LookOutcome(5.0, ExitCode.ENGINE_DOWN, "down", "/run/docker.sock", None, "start it", ("a line",)),
+    look=InspectionOutcome(5.0, ExitCode.ENGINE_DOWN, "down", "/run/docker.sock", None, "start it", ("a line",)),
 )
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),

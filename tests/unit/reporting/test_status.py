@@ -34,7 +34,7 @@ def units(monkeypatch: pytest.MonkeyPatch) -> dict[str, dict[str, str]]:
     told: dict[str, dict[str, str]] = {}
     monkeypatch.setattr(Services, "properties", lambda _self, names, _: {name: told.get(name, GONE) for name in names})
     monkeypatch.setattr(Services, "trouble", lambda *_: [])
-    monkeypatch.setattr(serving, "process_of", lambda *_: None)
+    monkeypatch.setattr(serving, "find_process", lambda *_: None)
     return told
 
 
@@ -46,7 +46,7 @@ def sleeper() -> Iterator[subprocess.Popen[bytes]]:
 
 
 def explained(said: str = "dockerd does not answer: there is no such socket") -> SilentEngine:
-    return status.explain(Node("/"), ENGINE, said)
+    return status.explain_silence(Node("/"), ENGINE, said)
 
 
 @pytest.mark.parametrize("state", ["inactive", "activating", "failed"])
@@ -70,7 +70,9 @@ def test_the_last_words_of_the_engine_are_short_and_without_secrets(
     units: dict[str, dict[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     units["docker.service"] = FAILED
-    monkeypatch.setitem(reading.files, "/etc/docker/daemon.json", b'{"proxies": {"http-proxy": "http://u:hunter22@p"}}')
+    monkeypatch.setitem(
+        reading.cached_files, "/etc/docker/daemon.json", b'{"proxies": {"http-proxy": "http://u:hunter22@p"}}'
+    )
     lines = [
         *(f"line {number}" for number in range(5)),
         'time="2026-11-28T15:50:14Z" level=fatal msg="bad proxy http://u:hunter22@p"',
@@ -93,7 +95,7 @@ def test_a_process_that_is_stopped_is_told_from_one_that_is_only_silent(
 ) -> None:
     units["docker.service"] = FAILED | {"ActiveState": "active"}
     process = Process(sleeper.pid, "dockerd", "/usr/bin/dockerd", (), 0.0, "docker.service")
-    monkeypatch.setattr(serving, "process_of", lambda *_: process)
+    monkeypatch.setattr(serving, "find_process", lambda *_: process)
     assert explained().process is None, "it refuses to answer, and does not hang"
     assert explained(f"dockerd does not answer: {serving.SILENCE}").process is ProcessState.SILENT
     sleeper.send_signal(19)

@@ -22,11 +22,11 @@ from toolkit_installer.reporting.status_verdict import (
     EngineHealth,
     FileFault,
     FileHealth,
-    Found,
     Health,
     LastLook,
     LiveHealth,
     MethodHealth,
+    NodeStatus,
     PendingReload,
     Places,
     PluginHealth,
@@ -50,7 +50,7 @@ ENGINE = EngineHealth(
     (FileHealth("/etc/containerd/config.toml", "as written"),),
     LIVE,
 )
-WHOLE = Found(
+WHOLE = NodeStatus(
     version="1.2.3",
     looked_in=Places("/host", "/usr/local/nvidia/.toolkit-installer/receipt.json", "/run/nvidia/toolkit.pid"),
     installed=True,
@@ -83,7 +83,7 @@ BARE = msgspec.structs.replace(
 )
 
 
-def but(found: Found = WHOLE, **changes: Any) -> Found:
+def but(found: NodeStatus = WHOLE, **changes: Any) -> NodeStatus:
     return msgspec.structs.replace(found, **changes)
 
 
@@ -379,7 +379,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_each_fault_has_its_verdict_and_says_what_to_do(name: str) -> None:
     found, expected, says = CASES[name]
-    health = status_verdict.judged(found)
+    health = status_verdict.judge_node(found)
     assert health.verdict is expected
     assert says in " ".join(reason.what for reason in health.reasons)
     assert all(reason.remedy for reason in health.reasons)
@@ -402,18 +402,18 @@ def test_each_fault_has_its_verdict_and_says_what_to_do(name: str) -> None:
     ],
 )
 def test_the_first_remedy_names_the_command(name: str, command: str) -> None:
-    assert command in status_verdict.judged(CASES[name][0]).reasons[0].remedy
+    assert command in status_verdict.judge_node(CASES[name][0]).reasons[0].remedy
 
 
 def test_a_file_that_cannot_be_parsed_is_not_said_to_be_put_back() -> None:
-    said = [reason.what for reason in status_verdict.judged(CASES["file-broken"][0]).reasons]
+    said = [reason.what for reason in status_verdict.judge_node(CASES["file-broken"][0]).reasons]
     place = "/etc/containerd/config.toml:41"
     assert said == [f"containerd: {place}: not valid TOML: Invalid value (column 8); containerd cannot start with it"]
 
 
 def test_the_gravest_reason_comes_first_and_decides() -> None:
     found = but(engines=engine(SILENT, "changed by somebody else"), running_pid=None, killed_pid=7)
-    health = status_verdict.judged(found)
+    health = status_verdict.judge_node(found)
     assert [reason.verdict for reason in health.reasons] == [Verdict.BROKEN, Verdict.DEGRADED, Verdict.DEGRADED]
     assert health.verdict is Verdict.BROKEN
 
@@ -452,7 +452,7 @@ SHOWN = (
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("name", SHOWN)
 def test_people_are_shown_what_was_read_and_found_good(name: str, width: int) -> None:
-    lines = show_status.lines(status_verdict.judged(CASES[name][0]), width)
+    lines = show_status.lines(status_verdict.judge_node(CASES[name][0]), width)
     difference = {line.expandtabs(4) for line in DIFFERENCE.splitlines()}
     assert all(len(line) <= width or " " not in line.strip() or line[9:] in difference for line in lines)
     text = "".join(f"{line}\n" for line in lines)
@@ -471,13 +471,13 @@ def test_people_are_shown_what_was_read_and_found_good(name: str, width: int) ->
     ],
 )
 def test_nothing_is_given_on_a_node_without_a_gpu(seen: dict[str, Any], says: str) -> None:
-    health = status_verdict.judged(but(method=GIVEN, **seen))
+    health = status_verdict.judge_node(but(method=GIVEN, **seen))
     assert any(line.endswith(says) for line in show_status.lines(health, None))
 
 
 def test_the_default_is_the_live_engines_where_it_answers() -> None:
     def shown(live: LiveHealth, state: str = "as written") -> str:
-        lines = show_status.lines(status_verdict.judged(but(engines=engine(live, state))), None)
+        lines = show_status.lines(status_verdict.judge_node(but(engines=engine(live, state))), None)
         return next(line for line in lines if line.startswith("Handler:"))
 
     assert "nvidia (default) ->" in shown(msgspec.structs.replace(LIVE, default="nvidia"))
@@ -490,11 +490,11 @@ def test_a_path_is_never_torn_however_narrow_the_terminal_is() -> None:
     place = f"/etc/containerd/{'very-' * 30}long.toml"
     found = but(engines=engine(files=(FileHealth(place, "missing"),)))
     for width in (20, 80):
-        assert any(f"{place}:" in line.split() for line in show_status.lines(status_verdict.judged(found), width))
+        assert any(f"{place}:" in line.split() for line in show_status.lines(status_verdict.judge_node(found), width))
 
 
 def test_in_a_pipe_each_fact_is_one_line() -> None:
-    health = status_verdict.judged(CASES["driver-broken"][0])
+    health = status_verdict.judge_node(CASES["driver-broken"][0])
     assert any(len(line) > 120 for line in show_status.lines(health, None))
 
 
@@ -507,7 +507,7 @@ def test_the_schema_of_the_json_is_the_one_in_the_documentation() -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_json_holds_all_that_is_known_and_reads_back(name: str) -> None:
-    health = status_verdict.judged(CASES[name][0])
+    health = status_verdict.judge_node(CASES[name][0])
     text = show_status.json_text(health)
     assert msgspec.json.decode(text, type=Health) == health
     assert list(json.loads(text))[:3] == ["schema", "verdict", "reasons"]
@@ -516,14 +516,14 @@ def test_the_json_holds_all_that_is_known_and_reads_back(name: str) -> None:
 def test_a_fault_of_an_engines_files_degrades_the_node() -> None:
     fault = FileFault("/etc/a.toml:3: is not read", "write both for one version")
     found = msgspec.structs.replace(WHOLE, engines=(msgspec.structs.replace(ENGINE, faults=(fault,)),))
-    health = status_verdict.judged(found)
+    health = status_verdict.judge_node(found)
     assert health.verdict is Verdict.DEGRADED
     assert [(each.what, each.remedy) for each in health.reasons] == [(f"containerd: {fault.what}", fault.remedy)]
 
 
 def test_files_that_were_touched_are_one_reason_and_are_not_called_damaged() -> None:
     touched = [Damage(f"{number}.real", "touched since it was put in place", certain=False) for number in range(9)]
-    found = status_verdict.judged(but(toolkit=toolkit(*touched, Damage("a", "it is empty"))))
+    found = status_verdict.judge_node(but(toolkit=toolkit(*touched, Damage("a", "it is empty"))))
     assert [reason.verdict for reason in found.reasons] == [Verdict.BROKEN, Verdict.DEGRADED]
     shown = show_status.lines(found, None)
     assert [line.strip() for line in shown if "TOUCHED" in line] == [

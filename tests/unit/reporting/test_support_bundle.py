@@ -22,7 +22,7 @@ TOLD = re.findall(r"^([a-z]+(?:\.[a-z]+|/)) +\S", support_bundle.ABOUT, re.MULTI
 def test_whoever_looks_for_a_part_finds_it_or_why_it_is_missing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, damaged: bool
 ) -> None:
-    monkeypatch.setattr(processes, "pids", list)
+    monkeypatch.setattr(processes, "list_pids", list)
     if damaged:
 
         def load(*_: object) -> None:
@@ -30,8 +30,8 @@ def test_whoever_looks_for_a_part_finds_it_or_why_it_is_missing(
 
         monkeypatch.setattr(trust, "load", load)
     node = Node.open(str(tmp_path), "/host")
-    gathering = support_bundle.Gathering()
-    support_bundle.gather(node, Settings(), ReceiptStore(node, "/usr/local/nvidia"), gathering)
+    gathering = support_bundle.BundleTexts()
+    support_bundle.collect_parts(node, Settings(), ReceiptStore(node, "/usr/local/nvidia"), gathering)
     named = {**gathering.texts, **gathering.missing}
     assert [name for name in named if not f"{name}/".startswith(tuple(TOLD))] == []
     assert ("receipt.txt" in gathering.missing) is damaged

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
-from toolkit_installer.reporting.telling import Telling
+from toolkit_installer.reporting.telling import RunReports
 from toolkit_installer.settings import Settings
 from toolkit_installer.waiting.readiness import Readiness
 
@@ -14,7 +14,7 @@ from toolkit_installer.waiting.readiness import Readiness
 def test_metrics_are_not_written_of_a_look_that_failed_before_it_is_known_how_the_node_stands(tmp_path: Path) -> None:
     file = tmp_path / "it.prom"
     settings, node = Settings(metrics_textfile=str(file)), Node.open(str(tmp_path), "/host")
-    telling, error = Telling(settings, node), ConfigurationError("the file is broken")
+    telling, error = RunReports(settings, node), ConfigurationError("the file is broken")
     telling.hear(error)
     assert not file.exists()
     telling.failed(error, Readiness(settings, node), None)

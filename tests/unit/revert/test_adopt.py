@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
@@ -27,5 +27,5 @@ def test_an_engine_whose_distribution_cannot_be_told_is_cleaned_up_by_what_was_a
     monkeypatch.setattr(decide, "locate", refuse)
     asked = EngineSettings(socket="/run/asked.sock")
     settings = Settings(engine_of=((name, asked),))
-    target = adopt._target(Node.open(str(tmp_path), "/host"), settings, adapter_of(name))
+    target = adopt._target(Node.open(str(tmp_path), "/host"), settings, get_adapter(name))
     assert target == EngineTarget(name, asked)

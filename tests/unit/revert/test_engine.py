@@ -9,10 +9,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.engines.api import EngineSilentError, LiveState
 from toolkit_installer.errors import ConfigurationError, EngineDownError
 from toolkit_installer.node.processes import Process
-from toolkit_installer.node.signals import Attention
+from toolkit_installer.node.signals import SignalCollector
 from toolkit_installer.planning import prepare
 from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
 from toolkit_installer.revert import engine
@@ -20,7 +20,7 @@ from toolkit_installer.revert.engine import EngineReverter
 from toolkit_installer.settings import EngineName
 
 FOLDER = "/usr/local/nvidia/toolkit"
-LIVE = Live("2.1.0", {"runc": "/usr/bin/runc", "nvidia": f"{FOLDER}/a", "nvidia-cdi": f"{FOLDER}/b"}, "runc")
+LIVE = LiveState("2.1.0", {"runc": "/usr/bin/runc", "nvidia": f"{FOLDER}/a", "nvidia-cdi": f"{FOLDER}/b"}, "runc")
 RECORD = EngineRecord(EngineName.CONTAINERD, "/run/c.sock", None, (("nvidia", f"{FOLDER}/a"),), None, ())
 RECEIPT = Receipt(State.INSTALLED, "1", FOLDER, (), (), "/run/toolkit.pid", (), (RECORD,))
 
@@ -33,11 +33,11 @@ def test_pods_of_a_handler_that_the_engine_has_again_soon_are_no_reason_to_leave
 ) -> None:
     asked: list[set[str]] = []
 
-    def refuse(_node: object, _work: object, is_ours: Callable[[Live], set[str]], then: str) -> None:
+    def refuse(_node: object, _work: object, is_ours: Callable[[LiveState], set[str]], then: str) -> None:
         asked.append(is_ours(LIVE))
         raise ConfigurationError("pods would be stranded", hint=then)
 
-    monkeypatch.setattr(prepare, "refuse", refuse)
+    monkeypatch.setattr(prepare, "refuse_stranding", refuse)
     monkeypatch.setattr(EngineReverter, "_work", lambda *_: (RECORD, None))
     node: Any = None
     store: Any = SimpleNamespace(folder="/store")
@@ -54,14 +54,14 @@ def test_an_engine_that_ends_only_after_this_process_is_not_waited_for_and_keeps
 ) -> None:
     asked: list[None] = []
 
-    def ask(*_: object) -> Live:
+    def ask(*_: object) -> LiveState:
         asked.append(None)
         raise EngineSilentError("connection refused", path=RECORD.socket)
 
     process = Process(4711, "crio", "/usr/bin/crio", ("crio",), 1.0, "crio.service")
     monkeypatch.setattr(engine, "adapter_of", lambda _name: SimpleNamespace(ask=ask))
     monkeypatch.setattr(engine, "process_of", lambda *_: process)
-    attention = Attention()
+    attention = SignalCollector()
     attention.awaited_by = process if ends_after_us else msgspec.structs.replace(process, pid=4712)
     node: Any = None
     store: Any = SimpleNamespace(folder="/store")

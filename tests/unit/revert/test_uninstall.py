@@ -30,8 +30,10 @@ class Held:
         self.signals: list[tuple[int, signal.Signals]] = []
         self.process: Process | None = None
         monkeypatch.setattr(processes, "inspect_process", lambda pid: self.process if pid == PID else None)
-        monkeypatch.setattr(locks, "holder", lambda *_: None if self.signals else PID)
-        monkeypatch.setattr(processes, "send", lambda _, process, number: self.signals.append((process.pid, number)))
+        monkeypatch.setattr(locks, "find_instance", lambda *_: None if self.signals else PID)
+        monkeypatch.setattr(
+            processes, "send_signal", lambda _, process, number: self.signals.append((process.pid, number))
+        )
 
     def by(self, executable: str, *arguments: str, says: str) -> None:
         """Have a program hold it; `says`: what the file holds."""
@@ -40,7 +42,7 @@ class Held:
         self.place.write_text(says)
 
     def ask(self, *, keep_toolkit: bool = False) -> None:
-        uninstall.ask_to_leave(self.node, self.store, PATH, keep_toolkit=keep_toolkit, seconds=30)
+        uninstall.request_cleanup(self.node, self.store, PATH, keep_toolkit=keep_toolkit, seconds=30)
 
 
 @pytest.fixture

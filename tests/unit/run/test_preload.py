@@ -87,7 +87,7 @@ def imported_by_functions(tree: ast.AST) -> Iterator[str]:
 
 def test_what_any_function_imports_is_there_before_the_node_is_changed() -> None:
     late = {name for tree in trees().values() for name in imported_by_functions(tree)}
-    late -= NOT_AMID_A_CHANGE | preload.OF_OTHER_COMMANDS
+    late -= NOT_AMID_A_CHANGE | preload.READ_ONLY_MODULES
     assert {"docker.constants", "structlog", "toolkit_installer.applying.apply"} <= late
     assert late - there(OF_A_POD) == set()
 
@@ -95,7 +95,7 @@ def test_what_any_function_imports_is_there_before_the_node_is_changed() -> None
 def test_all_of_the_program_is_there_before_the_node_is_changed_but_what_starts_threads() -> None:
     modules = {name for name in trees() if not f"{name}.".startswith("toolkit_installer.nri.")}  # it changes nothing
     found = there(OF_A_POD)
-    assert modules - found == OF_CHILDREN | preload.OF_OTHER_COMMANDS
+    assert modules - found == OF_CHILDREN | preload.READ_ONLY_MODULES
     assert "grpc" not in found
 
 
@@ -112,11 +112,11 @@ def test_what_is_left_out_no_other_module_imports_at_any_time() -> None:
 
     So it is with `cli.tree`: what answers a shell that completes a command line is no part of any command.
     """
-    apart = {f"toolkit_installer.engines.{name}" for name in preload.APART}
+    apart = {f"toolkit_installer.engines.{name}" for name in preload.SEPARATE_ENGINES}
     for name, imported in own_imports().items():
         own = {"toolkit_installer.cli.completion"} if name == "toolkit_installer.cli.tree" else set()
-        if name not in preload.OF_OTHER_COMMANDS | {"toolkit_installer.cli.actions"}:
-            assert imported & preload.OF_OTHER_COMMANDS == own, name
+        if name not in preload.READ_ONLY_MODULES | {"toolkit_installer.cli.actions"}:
+            assert imported & preload.READ_ONLY_MODULES == own, name
         for package in apart:
             inside = f"{name}.".startswith(f"{package}.")
             assert inside or not any(f"{each}.".startswith(f"{package}.") for each in imported), name
@@ -128,8 +128,8 @@ def test_of_the_commands_that_change_the_node_none_imports_what_is_left_out() ->
         for node in trees()["toolkit_installer.cli.actions"].body
         if isinstance(node, ast.FunctionDef)
     }
-    assert not (functions["run"] | functions["uninstall"]) & preload.OF_OTHER_COMMANDS
-    assert any(imported & preload.OF_OTHER_COMMANDS for imported in functions.values())
+    assert not (functions["run"] | functions["uninstall"]) & preload.READ_ONLY_MODULES
+    assert any(imported & preload.READ_ONLY_MODULES for imported in functions.values())
 
 
 def test_what_dockerd_alone_is_asked_with_is_left_out_where_dockerd_is_not_asked() -> None:
@@ -153,7 +153,7 @@ def test_what_speaks_to_the_cluster_is_left_out_where_the_run_has_not_begun_with
     # none of it is imported by anything else but by what makes it when the run begins, which is never left out
     makes_it = {f"toolkit_installer.{name}" for name in ("run.instance", "reporting.telling", "run.watches")}
     for name, imported in own_imports().items():
-        if name not in left_out | makes_it | OF_CHILDREN | preload.OF_OTHER_COMMANDS:
+        if name not in left_out | makes_it | OF_CHILDREN | preload.READ_ONLY_MODULES:
             assert not imported & left_out, name
     for name in makes_it - {"toolkit_installer.run.instance"}:
         for function in ast.walk(trees()[name]):

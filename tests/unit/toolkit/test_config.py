@@ -11,12 +11,12 @@ from hypothesis import settings as profile
 from hypothesis import strategies as st
 
 from tests.support import payloads
-from toolkit_installer.documents.changes import Set, apply, same
+from toolkit_installer.documents.changes import Set, apply_changes, is_same
 from toolkit_installer.errors import PayloadError
 from toolkit_installer.settings import ToolkitSettings
 from toolkit_installer.toolkit import config
 from toolkit_installer.toolkit.payload import HOOK, Payload
-from toolkit_installer.toolkit.toml_put import put
+from toolkit_installer.toolkit.toml_put import set_values
 
 DATA = Path(__file__).parents[2] / "data" / "toolkit" / "config"
 FOLDER = "/usr/local/nvidia/toolkit"
@@ -49,7 +49,7 @@ def payload(template: bytes | None, *programs: str) -> Payload:
 
 def written(template: bytes | None, settings: ToolkitSettings | None = None) -> str:
     settings = settings or ToolkitSettings()
-    return config.text(payload(template), settings, FOLDER, LOW_LEVEL, settings.driver_root).decode()
+    return config.build_config(payload(template), settings, FOLDER, LOW_LEVEL, settings.driver_root).decode()
 
 
 def meaning(template: bytes | None, settings: ToolkitSettings | None = None) -> dict[str, Any]:
@@ -149,22 +149,22 @@ OTHERS: list[tuple[str, Any]] = [
 
 def test_the_same_recipe_is_of_the_same_parts() -> None:
     again = {**PARTS, "payload": payload(None), "settings": ToolkitSettings(), "low_level": tuple(LOW_LEVEL)}
-    assert config.recipe(**PARTS) == config.recipe(**again)
+    assert config.compute_recipe(**PARTS) == config.compute_recipe(**again)
 
 
 @pytest.mark.parametrize("part, other", OTHERS)
 def test_whatever_the_text_is_made_of_is_in_its_recipe(part: str, other: Any) -> None:
-    assert config.recipe(**{**PARTS, part: other}) != config.recipe(**PARTS)
+    assert config.compute_recipe(**{**PARTS, part: other}) != config.compute_recipe(**PARTS)
 
 
 def test_another_release_of_the_installer_makes_it_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = config.recipe(**PARTS)
+    before = config.compute_recipe(**PARTS)
     monkeypatch.setattr(config, "__version__", "99.0.0")
-    assert config.recipe(**PARTS) != before
+    assert config.compute_recipe(**PARTS) != before
 
 
 def test_a_program_that_is_not_installed_is_not_named() -> None:
-    content = config.text(
+    content = config.build_config(
         payload(None, "nvidia-container-runtime"), ToolkitSettings(), FOLDER, LOW_LEVEL, "/run/nvidia/driver"
     )
     assert "nvidia-ctk" not in tomllib.loads(content.decode())
@@ -273,7 +273,7 @@ def test_any_template_keeps_what_we_do_not_own(template: str) -> None:
             document.get("nvidia-container-cli", {}).pop(key, None)
     assert after["nvidia-container-runtime-hook"]["skip-mode-detection"] is False
     for key in ("disable-require", "other", "other-table"):
-        assert same(before.get(key), after.get(key))
+        assert is_same(before.get(key), after.get(key))
     kept = written(template.encode(), EVERYTHING)
     for comment in ("# root comment", "# trailing", "# inside", "# old", "# closing"):
         assert kept.count(comment) == template.count(comment)
@@ -294,7 +294,7 @@ def test_any_template_keeps_what_we_do_not_own(template: str) -> None:
 @profile(max_examples=60, deadline=None)
 def test_any_value_under_any_key_reads_back(source: str, values: dict[tuple[str, ...], Any]) -> None:
     changes = tuple(Set(("z", *path), value) for path, value in values.items())
-    assert same(tomllib.loads(put(source, changes)), apply(tomllib.loads(source), changes))
+    assert is_same(tomllib.loads(set_values(source, changes)), apply_changes(tomllib.loads(source), changes))
 
 
 def test_settings_that_agree_with_the_payload_change_nothing() -> None:

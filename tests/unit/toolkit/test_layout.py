@@ -9,7 +9,7 @@ from tests.support import payloads
 from tests.support.payloads import Generation, Tree
 from toolkit_installer.errors import PayloadError, UsageError
 from toolkit_installer.settings import ToolkitSettings
-from toolkit_installer.toolkit.layout import ToolkitFile, desired
+from toolkit_installer.toolkit.layout import ToolkitFile, desired_files
 from toolkit_installer.toolkit.payload import RUNTIMES, find_payload
 from toolkit_installer.toolkit.wrappers import CONFIG_NAME
 
@@ -21,7 +21,7 @@ FOLDER = "/usr/local/nvidia/toolkit"
 
 
 def files(root: Path, settings: ToolkitSettings | None = None, folder: str = FOLDER) -> tuple[ToolkitFile, ...]:
-    return desired(
+    return desired_files(
         find_payload(Tree(root), str(root)),
         settings or ToolkitSettings(),
         ("/usr/bin/runc",),
@@ -36,7 +36,9 @@ def test_what_a_recipe_is_known_to_give_is_not_made_again(tmp_path: Path) -> Non
 
     def config_toml(made: dict[str, bytes]) -> ToolkitFile:
         (file,) = (
-            file for file in desired(payload, settings, ("/usr/bin/runc",), FOLDER, "/driver", made) if file.recipe
+            file
+            for file in desired_files(payload, settings, ("/usr/bin/runc",), FOLDER, "/driver", made)
+            if file.recipe
         )
         return file
 

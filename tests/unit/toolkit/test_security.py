@@ -4,7 +4,7 @@ import pytest
 
 from toolkit_installer.settings import ToolkitSettings
 from toolkit_installer.toolkit.payload import library_release
-from toolkit_installer.toolkit.security import notes, payload_version
+from toolkit_installer.toolkit.security import find_warnings, payload_version
 
 SAFE = "NVIDIA Container Runtime version 1.17.8\ncommit: abc\nspec: 1.2.1\n\nrunc version 1.1.4\n"
 
@@ -13,7 +13,7 @@ def warnings(
     config: bytes = b"", version: str | None = SAFE, *, variable: bool = True, mounts: bool = False
 ) -> tuple[str, ...]:
     settings = ToolkitSettings(accept_envvar_when_unprivileged=variable, accept_volume_mounts=mounts)
-    return notes(settings, config, version)
+    return find_warnings(settings, config, version)
 
 
 def test_the_fields_defaults_give_no_warning() -> None:
@@ -63,8 +63,8 @@ def test_a_library_names_the_release_that_no_program_prints() -> None:
     assert library_release(["nvidia-ctk", "libnvidia-container.so.1", "libnvidia-container.so.1.19.0"]) == "1.19.0"
     assert library_release(["libnvidia-container.so.1"]) is None
     config, settings = b"", ToolkitSettings(accept_envvar_when_unprivileged=True, accept_volume_mounts=False)
-    assert notes(settings, config, "runc version 1.0.0\n", "1.19.0") == ()
-    (warning,) = notes(settings, config, "runc version 1.0.0\n", "1.16.1")
+    assert find_warnings(settings, config, "runc version 1.0.0\n", "1.19.0") == ()
+    (warning,) = find_warnings(settings, config, "runc version 1.0.0\n", "1.16.1")
     assert "CVE-2024-0132" in warning
 
 

@@ -87,7 +87,7 @@ class Node:
 
     def install(self, name: str, low_level: Sequence[str] = ("runc", "crun"), status: int = 0) -> Path:
         self.program(self.toolkit / f"{name}.real", status)
-        text = wrappers.text(name, folder=str(self.toolkit), low_level=low_level, modules=str(self.modules))
+        text = wrappers.build_wrapper(name, folder=str(self.toolkit), low_level=low_level, modules=str(self.modules))
         (self.toolkit / name).write_text(text)
         (self.toolkit / name).chmod(0o755)
         return self.toolkit / name
@@ -363,7 +363,7 @@ def test_any_folder_is_named_safely(tmp_path: Path, folder: str, shell: list[str
 @given(st.lists(st.text(st.characters(exclude_characters="\0", codec="utf-8")), max_size=20))
 @settings(max_examples=30, deadline=None)
 def test_any_text_is_one_word_for_the_shell(words: list[str]) -> None:
-    script = "printf '%s\\0' start " + " ".join(map(wrappers.quoted, words))
+    script = "printf '%s\\0' start " + " ".join(map(wrappers.quote_word, words))
     result = subprocess.run(["/bin/sh", "-c", script], check=True, capture_output=True)
     assert result.stdout.decode().split("\0")[:-1] == ["start", *words]
 
@@ -371,7 +371,7 @@ def test_any_text_is_one_word_for_the_shell(words: list[str]) -> None:
 @pytest.mark.parametrize("folder", ["relative/toolkit", "/with:colon", "/with\0nul", ""])
 def test_a_folder_that_cannot_stand_in_path_is_refused(folder: str) -> None:
     with pytest.raises(UsageError, match="cannot be installed"):
-        wrappers.text(RUNTIME, folder=folder, low_level=["runc"])
+        wrappers.build_wrapper(RUNTIME, folder=folder, low_level=["runc"])
 
 
 @pytest.mark.parametrize("name", wrappers.WRAPPED)
@@ -379,14 +379,14 @@ def test_shellcheck_has_nothing_to_say(name: str) -> None:
     shellcheck = shutil.which("shellcheck")
     if shellcheck is None:
         pytest.skip("shellcheck is not installed")
-    text = wrappers.text(name, folder="/usr/local/our nvidia/toolkit", low_level=["/usr/bin/runc", "crun"])
+    text = wrappers.build_wrapper(name, folder="/usr/local/our nvidia/toolkit", low_level=["/usr/bin/runc", "crun"])
     result = subprocess.run([shellcheck, "-"], check=False, input=text, capture_output=True, text=True)
     assert not result.stdout
 
 
 @pytest.mark.parametrize("name", [RUNTIME, HOOK, "nvidia-container-cli", "nvidia-ctk"])
 def test_the_wrapper_reads_as_written_down(name: str) -> None:
-    text = wrappers.text(name, folder="/usr/local/nvidia/toolkit", low_level=["/usr/bin/runc", "runc", "crun"])
+    text = wrappers.build_wrapper(name, folder="/usr/local/nvidia/toolkit", low_level=["/usr/bin/runc", "runc", "crun"])
     assert text == (DATA / "wrappers" / f"{name}.sh").read_text()
 
 

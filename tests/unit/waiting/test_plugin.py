@@ -42,7 +42,7 @@ def watch(tmp_path: Path) -> Iterator[PluginWatch]:
     yield made
     made.end()
     made._process.end_left_over()
-    signals.release_child()
+    signals.unblock_child_signal()
 
 
 def watch_of(folder: Path, settings: Settings = SETTINGS) -> PluginWatch:
@@ -151,7 +151,7 @@ def test_an_engine_that_is_started_anew_is_served_again_and_the_run_is_told(
     engine: AskingEngine, watch: PluginWatch
 ) -> None:
     watch.begin()
-    signals.hold_child()
+    signals.block_child_signal()
     engine.stop()
     signal.sigtimedwait([signal.SIGCHLD], SECONDS)
     lost = until(watch, connected=False)
@@ -301,7 +301,7 @@ def test_where_it_may_not_it_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch
     reader, writer = os.pipe()
     monkeypatch.setattr(plugin_process, "_run_before_ordinary_work", refuse)
     monkeypatch.setattr(plugin_log._Current, "lines", Lines("logfmt", writer))
-    plugin_process._take_precedence()
+    plugin_process._try_real_time_priority()
     assert 'event=nri-in-turn reason="Operation not permitted"' in os.read(reader, 4096).decode()
     os.close(reader)
     os.close(writer)

@@ -18,12 +18,12 @@ from tests.unit.nri import engine as wire
 from tests.unit.nri.asking import SECONDS, AskingEngine
 from toolkit_installer.node import signals
 from toolkit_installer.node.node import Node
-from toolkit_installer.nri.connection import Lost
+from toolkit_installer.nri.connection import ConnectionLost
 from toolkit_installer.nri.decision import DOMAIN, MANAGEMENT
-from toolkit_installer.nri.session import Configured, Engine, Event, Serving, Unsupported
+from toolkit_installer.nri.session import Engine, Event, PluginConfigured, Serving, Unsupported
 from toolkit_installer.settings import NriSettings, Settings
 from toolkit_installer.waiting.plugin import CannotStartError, PluginWatch
-from toolkit_installer.waiting.plugin_process import Teller
+from toolkit_installer.waiting.plugin_process import StatusReporter
 
 PLACE = "run/nri/nri.sock"
 SETTINGS = Settings(nri=NriSettings(("gpu-operator",), f"/{PLACE}"))
@@ -138,7 +138,7 @@ def watch(tmp_path: Path) -> Iterator[PluginWatch]:
     yield made
     made.end()
     made._process.end_left_over()
-    signals.release_child()
+    signals.unblock_child_signal()
 
 
 def until_served(watch: PluginWatch, *, connected: bool) -> None:
@@ -202,12 +202,12 @@ def test_a_peer_that_is_another_users_hears_no_word(tmp_path: Path, watch: Plugi
 # --- reports to the run, each of which wakes it ---
 
 
-def reports(events: list[tuple[float, Event | Lost]], seconds: float) -> list[float]:
+def reports(events: list[tuple[float, Event | ConnectionLost]], seconds: float) -> list[float]:
     """Return when the run is told of something, where these events come over and over."""
     now, told = 0.0, []
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(0)
-    teller = Teller(theirs.detach(), 0, PLACE, lambda: now)
+    teller = StatusReporter(theirs.detach(), 0, PLACE, lambda: now)
     begin = 1000.0
     while (now := begin) and begin < 1000.0 + seconds:
         for pause, event in events:
@@ -222,24 +222,24 @@ def reports(events: list[tuple[float, Event | Lost]], seconds: float) -> list[fl
 
 
 def test_an_engine_that_comes_and_goes_all_the_time_wakes_the_run_seldom() -> None:
-    flapping: list[tuple[float, Event | Lost]] = [
-        (0.02, Configured(Engine("containerd", "v2.1.4"))),
+    flapping: list[tuple[float, Event | ConnectionLost]] = [
+        (0.02, PluginConfigured(Engine("containerd", "v2.1.4"))),
         (0.02, Serving()),
-        (0.02, Lost("the engine closed the connection")),
+        (0.02, ConnectionLost("the engine closed the connection")),
     ]
     assert len(reports(flapping, 120)) <= 12
 
 
 def test_an_engine_that_gives_another_version_each_time_wakes_the_run_seldom() -> None:
-    changing: list[tuple[float, Event | Lost]] = [(0.001, Unsupported(f"1.0.{n}")) for n in range(1000)]
+    changing: list[tuple[float, Event | ConnectionLost]] = [(0.001, Unsupported(f"1.0.{n}")) for n in range(1000)]
     assert len(reports(changing, 60)) <= 10
 
 
 def test_an_engine_that_is_restarted_now_and_then_is_reported_at_once() -> None:
-    restarted: list[tuple[float, Event | Lost]] = [
-        (0.0, Configured(Engine("containerd", "v2.1.4"))),
+    restarted: list[tuple[float, Event | ConnectionLost]] = [
+        (0.0, PluginConfigured(Engine("containerd", "v2.1.4"))),
         (60.0, Serving()),
-        (0.5, Lost("the engine closed the connection")),
+        (0.5, ConnectionLost("the engine closed the connection")),
     ]
     told = reports(restarted, 181)
     assert told == [0.0, 60.0, 60.5, 120.5, 121.0, 181.0]

@@ -15,27 +15,27 @@ from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.settings import OnDrift, Settings
 from toolkit_installer.waiting import readiness, refresh_command
 from toolkit_installer.waiting.plugin_protocol import PluginStatus
-from toolkit_installer.waiting.readiness import Answers, Readiness
+from toolkit_installer.waiting.readiness import EngineAnswers, Readiness
 
 INSTALLED = Receipt(State.INSTALLED, "1", "/usr/local/nvidia/toolkit", (), (), "/run/toolkit.pid", (), ())
 TWO = ("docker: the handler nvidia is missing", "containerd: connection refused")
-WRONG = Answers(TWO, unserved=frozenset({"docker", "containerd"}))
-HANGS = Answers(("docker: it did not answer in time",), silent=True, hangs=True)
+WRONG = EngineAnswers(TWO, unserved=frozenset({"docker", "containerd"}))
+HANGS = EngineAnswers(("docker: it did not answer in time",), silent=True, hangs=True)
 
 
 class Asked:
     """A node whose engines give these answers, one after the other, and then the last one."""
 
-    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *answers: Answers) -> None:
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, *answers: EngineAnswers) -> None:
         self.left = list(answers)
         self.ready_file = folder / "ready"
         self.seconds: list[float] = []
         self.told: list[str] = []
-        monkeypatch.setattr(readiness, "ask_engines", self._ask)
+        monkeypatch.setattr(readiness, "query_engines", self._ask)
         settings = Settings(ready_file=str(self.ready_file), on_drift=OnDrift.IGNORE, reload_timeout=60)
         self.readiness = Readiness(settings, Node(str(folder)))
 
-    def _ask(self, _node: Node, _receipt: Receipt | None, seconds: float) -> Answers:
+    def _ask(self, _node: Node, _receipt: Receipt | None, seconds: float) -> EngineAnswers:
         self.seconds.append(seconds)
         return self.left.pop(0) if len(self.left) > 1 else self.left[0]
 
@@ -48,7 +48,7 @@ class Asked:
 def test_all_that_is_wrong_is_said_in_one_line_and_the_ready_file_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
-    node = Asked(tmp_path, monkeypatch, Answers(), WRONG)
+    node = Asked(tmp_path, monkeypatch, EngineAnswers(), WRONG)
     assert node.mark() is Reason.SERVING
     assert node.ready_file.exists()
     assert "Not ready" not in logged.getvalue()
@@ -67,7 +67,7 @@ def test_all_that_is_wrong_is_said_in_one_line_and_the_ready_file_goes(
 def test_a_node_that_is_not_installed_is_not_ready_though_no_engine_has_anything_wrong(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO, receipt: Receipt | None
 ) -> None:
-    node = Asked(tmp_path, monkeypatch, Answers())
+    node = Asked(tmp_path, monkeypatch, EngineAnswers())
     assert node.mark(receipt) is Reason.INSTALLING
     assert "event=not-ready-engine" in logged.getvalue()
     assert not node.ready_file.exists()
@@ -76,7 +76,7 @@ def test_a_node_that_is_not_installed_is_not_ready_though_no_engine_has_anything
 def test_where_something_else_is_waited_for_the_engines_are_not_blamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
-    node = Asked(tmp_path, monkeypatch, Answers())
+    node = Asked(tmp_path, monkeypatch, EngineAnswers())
     assert node.mark(None, driver_away=True) is Reason.DRIVER_NOT_READY
     node.readiness.pending = Pending(("docker",), "it is closed", 0.0)
     assert node.mark(None) is Reason.RELOAD_PENDING
@@ -87,7 +87,7 @@ def test_where_something_else_is_waited_for_the_engines_are_not_blamed(
 def test_a_plugin_that_is_not_connected_is_said_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
-    node = Asked(tmp_path, monkeypatch, Answers())
+    node = Asked(tmp_path, monkeypatch, EngineAnswers())
     node.readiness.plugin = PluginStatus(reason="nobody listens")
     assert node.mark() is Reason.PLUGIN_DOWN
     assert 'event=not-ready-plugin why="nobody listens"' in logged.getvalue()
@@ -116,7 +116,7 @@ def test_an_engine_that_hung_and_then_says_something_else_is_said_again(
 def test_an_engine_that_hung_and_then_serves_makes_the_node_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    node = Asked(tmp_path, monkeypatch, HANGS, Answers())
+    node = Asked(tmp_path, monkeypatch, HANGS, EngineAnswers())
     assert node.mark() is Reason.SERVING
     assert node.ready_file.exists()
 
@@ -125,7 +125,7 @@ def test_the_way_into_the_container_is_named_while_the_engine_is_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
     monkeypatch.setattr(refresh_command, "status_without_engine", lambda: "nsenter -t 7")
-    node = Asked(tmp_path, monkeypatch, Answers(("docker: it is not running",), silent=True, stopped=True))
+    node = Asked(tmp_path, monkeypatch, EngineAnswers(("docker: it is not running",), silent=True, stopped=True))
     assert node.mark() is Reason.ENGINE_DOWN
     words = "on the node, `nsenter -t 7` works without the engine"
     assert node.readiness.state.message == f"docker: it is not running; {words}"
@@ -138,7 +138,7 @@ def test_the_way_into_the_container_is_named_while_the_engine_is_down(
 def test_damage_names_the_command_that_repairs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refresh_command, "of_self", lambda: "kubectl exec POD -- toolkit-installer refresh")
     monkeypatch.setattr(Readiness, "_damage", lambda *_: ["nvidia-ctk: is missing", "nvidia-cdi-hook: is empty"])
-    node = Asked(tmp_path, monkeypatch, Answers())
+    node = Asked(tmp_path, monkeypatch, EngineAnswers())
     assert node.mark() is Reason.DRIFT
     assert node.readiness.damaged == 2
     assert node.readiness.state.message == (
@@ -151,7 +151,7 @@ def test_a_lost_receipt_is_told_as_that_and_not_as_a_node_to_be_installed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(refresh_command, "of_self", lambda: "kubectl exec POD -- toolkit-installer refresh")
-    node = Asked(tmp_path, monkeypatch, Answers())
+    node = Asked(tmp_path, monkeypatch, EngineAnswers())
     assert node.mark(None) is Reason.INSTALLING
     config = tmp_path / "usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
     config.parent.mkdir(parents=True)

@@ -59,7 +59,7 @@ def test_the_command_fits_where_the_run_is(
     environment: Mapping[str, str], namespace: str | None, table: str, options: str, words: str
 ) -> None:
     started = ["toolkit-installer", "run", *shlex.split(options)]
-    assert refresh_command.command("refresh", started, environment, namespace, places.parse(table)) == words
+    assert refresh_command.format_command("refresh", started, environment, namespace, places.parse(table)) == words
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_the_command_fits_where_the_run_is(
 def test_a_container_is_entered_from_the_node_where_the_engine_is_down(
     monkeypatch: pytest.MonkeyPatch, node_root: str | None, words: str | None, *, among_the_nodes: bool, marked: bool
 ) -> None:
-    monkeypatch.setattr(places, "sees_inits_root_elsewhere", lambda: among_the_nodes)
-    monkeypatch.setattr(places, "is_marked", lambda: marked)
+    monkeypatch.setattr(places, "has_other_root_than_init", lambda: among_the_nodes)
+    monkeypatch.setattr(places, "is_marked_as_container", lambda: marked)
     monkeypatch.setattr(sys, "argv", ["toolkit-installer", "run"])
     monkeypatch.delenv("NODE_ROOT", raising=False)
     if node_root is not None:

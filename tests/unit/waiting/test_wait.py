@@ -122,7 +122,7 @@ def test_a_time_of_the_clock_is_slept_until_but_not_without_a_look_at_the_clock(
 
 @pytest.mark.parametrize("seconds", [None, 7.5])
 def test_the_idle_process_is_told_when_to_wake_the_run(fields: Fields, seconds: float | None) -> None:
-    told = idling.Told(fields.of(STATE, watched=((idling.DRIFT, "/etc/a", "1"),), seconds=seconds))
+    told = idling.IdleState(fields.of(STATE, watched=((idling.DRIFT, "/etc/a", "1"),), seconds=seconds))
     assert told.watched == [(idling.DRIFT, "/etc/a", "1")]
     assert told.later == seconds
 
@@ -152,7 +152,7 @@ def told_by_a_child() -> None:
 
 
 def held_back() -> None:
-    signals.hold_child()
+    signals.block_child_signal()
     told_by_a_child()
 
 
@@ -172,7 +172,7 @@ def test_what_a_child_tells_wakes_nobody_where_it_is_not_held_back() -> None:
 def test_what_a_child_told_before_is_used_up() -> None:
     def late() -> None:
         held_back()
-        signals.hold_child()
+        signals.block_child_signal()
 
     assert waited(1000.0, 0.05, [], late) == idling.LATER
 
@@ -180,7 +180,7 @@ def test_what_a_child_told_before_is_used_up() -> None:
 def test_a_program_that_was_woken_holds_nothing_back(fields: Fields, monkeypatch: pytest.MonkeyPatch) -> None:
     fields.of(STATE)
     monkeypatch.setenv(idling.RESUME, f"{fields.fd}:CHILD")
-    signals.hold_child()
+    signals.block_child_signal()
     assert wait.resumed() is not None
     assert signal.SIGCHLD not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
@@ -290,17 +290,17 @@ def test_the_next_command_is_taken_where_the_first_cannot_be(tmp_path: Path, mon
 
     script = tmp_path / "script"
     first, second = ["/bin/python3", "-I", str(script), "run"], ["/bin/python3", "-m", "toolkit_installer"]
-    assert str(script) in idling.become([(str(script), first), (str(script), second)])
+    assert str(script) in idling.execute_first([(str(script), first), (str(script), second)])
     monkeypatch.setattr(posix, "execv", execute)
     for expected in (second, first):
         with pytest.raises(Replaced) as caught:
-            idling.become([(str(script), first), ("", second)])
+            idling.execute_first([(str(script), first), ("", second)])
         assert list(caught.value.args) == expected
         script.touch()
 
 
 def test_a_program_of_somebody_elses_is_started_as_it_was(fields: Fields) -> None:
-    told = idling.Told(fields.of(STATE))  # here it is pytest's
+    told = idling.IdleState(fields.of(STATE))  # here it is pytest's
     ((_, command),) = told.commands
     assert command == [sys.executable, *sys.orig_argv[1:]]
 
@@ -334,7 +334,7 @@ def engine(tmp_path: Path) -> Iterator[socket.socket]:
 
 
 def asked(tmp_path: Path) -> str:
-    return f"{tmp_path / ('x' * 100)}/it.sock{idling.ASKED}"
+    return f"{tmp_path / ('x' * 100)}/it.sock{idling.PROBE_SUFFIX}"
 
 
 def test_an_engine_that_accepts_and_says_nothing_does_not_answer(
@@ -366,7 +366,7 @@ def test_an_engine_that_says_anything_answers(engine: socket.socket, tmp_path: P
 @pytest.mark.usefixtures("engine")
 def test_an_engine_whose_process_has_gone_is_not_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """systemd would start it for whoever asks."""
-    monkeypatch.setattr(idling, "_answers", lambda _: pytest.fail("it was asked"))
+    monkeypatch.setattr(idling, "_responds", lambda _: pytest.fail("it was asked"))
     watched = [(idling.SILENT, asked(tmp_path), idling.ANSWERS), (idling.ENGINE, "/proc/absent", "there")]
     assert waited(0.01, None, watched) == idling.ENGINE
 

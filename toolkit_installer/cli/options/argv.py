@@ -65,7 +65,7 @@ def read(arguments: Iterable[str], grammar: Grammar) -> Iterator[Given | str]:
         yield from _read_long(token, rest, grammar) or _read_letters(token, rest, grammar)
 
 
-def canonical(arguments: Iterable[str], grammar: Grammar) -> list[str]:
+def normalize_arguments(arguments: Iterable[str], grammar: Grammar) -> list[str]:
     """Return the arguments with each option as `--flag=value` under its first name."""
     return [str(token) for token in read(arguments, grammar)]
 

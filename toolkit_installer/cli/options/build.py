@@ -45,7 +45,7 @@ class Place(msgspec.Struct, frozen=True):
     ready_file: str | None
 
 
-def place(values: Mapping[str, Sequence[str]], environment: Mapping[str, str], program: Program) -> Place | None:
+def find_place(values: Mapping[str, Sequence[str]], environment: Mapping[str, str], program: Program) -> Place | None:
     """Return the node that `values`, option texts by name, and the variables name; None if these are invalid."""
     sources = Sources(values, environment, program)
     try:
@@ -55,7 +55,7 @@ def place(values: Mapping[str, Sequence[str]], environment: Mapping[str, str], p
     return msgspec.convert(said, Place)
 
 
-def asked(answers: Answers, method: Method) -> NriSettings | None:
+def build_nri(answers: Answers, method: Method) -> NriSettings | None:
     """Return the settings of the NRI plugin, None if none is served, as in a run that does not wait.
 
     Raises UsageError for a missing value, and if docker is the named engine: it calls no plugin.
@@ -121,7 +121,7 @@ def build(
     method, plugin_alone = _method(answers), answers.flag("enable_nri_plugin")
     by_engine = {} if runtime else {name: sources.answers(name, None) for name in registry.names()}
     each = tuple((name, _engine(of_engine, name, hooks=hooks)) for name, of_engine in by_engine.items())
-    _refuse_what_names_one_engine({name: by_engine[name] for name in runtimes if name in by_engine})
+    _refuse_shared_paths({name: by_engine[name] for name in runtimes if name in by_engine})
     return answers.settings(
         Settings,
         program=program,
@@ -131,7 +131,7 @@ def build(
         daemon=not answers.flag("no_daemon"),
         configure_engine=not answers.flag("no_runtime_config") and not (plugin_alone and method is Method.HANDLERS),
         method=method,
-        nri=asked(answers, method) if installing else None,
+        nri=build_nri(answers, method) if installing else None,
         cluster=_cluster(answers) if installing else None,
         reports=_reports(answers) if installing else None,
         metrics_address=values_of.address(address) if (address := answers.text_or_none("metrics_address")) else None,
@@ -140,7 +140,7 @@ def build(
     )
 
 
-def deletion(
+def build_deletion(
     name: str, values: Mapping[str, Sequence[str]], environment: Mapping[str, str], program: Program
 ) -> DeletionSettings:
     """Return which DaemonSet to delete, and where. Raises UsageError for a bad name, and outside a pod."""
@@ -158,7 +158,9 @@ def deletion(
     )
 
 
-def logging(values: Mapping[str, Sequence[str]], environment: Mapping[str, str]) -> tuple[LogFormat | None, bool]:
+def read_log_options(
+    values: Mapping[str, Sequence[str]], environment: Mapping[str, str]
+) -> tuple[LogFormat | None, bool]:
     """Return the log format and whether to log debug lines; invalid values count as unset, other options are unused."""
     said: dict[str, object] = {}
     for name in ("log_format", "debug"):
@@ -195,7 +197,7 @@ _OF_ONE_ENGINE = ("config", "socket", "executable")
 _OF_ONE_WITH_DROP_INS = ("drop_in", "drop_in_host_path")
 
 
-def _refuse_what_names_one_engine(answers_of: Mapping[EngineName, Answers]) -> None:
+def _refuse_shared_paths(answers_of: Mapping[EngineName, Answers]) -> None:
     """Raise UsageError for one path that is given for several engines; each engine has variables of its own."""
     for name, answers in answers_of.items():
         others = [other for other in answers_of if other is not name and other is not EngineName.DOCKER]

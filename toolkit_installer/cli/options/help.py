@@ -147,16 +147,16 @@ _COMMON = frozenset(
     {"runtime", "method", "source_root", "driver_root", "set_as_default", "no_daemon", "cleanup", "on_drift"}
 )
 """The options of `run` that most people use."""
-_LOOKING = frozenset({"node_root", "host_root", "log_format", "debug"})
+_INSPECTION_OPTIONS = frozenset({"node_root", "host_root", "log_format", "debug"})
 """The options of every command that inspects the node."""
-_UNINSTALL_NAMES = _LOOKING | frozenset(
+_UNINSTALL_NAMES = _INSPECTION_OPTIONS | frozenset(
     {"runtime", "pid_file", "ready_file", "keep_toolkit", "remove_toolkit", "without_gpu", "reload_timeout"}
     | {"reload_budget", "allow_restart", "install_dir", "socket", "restart_mode"}
 )
-_STATUS_NAMES = _LOOKING | frozenset({"install_dir", "pid_file", "ready_file", "source_root"})
-_DIAGNOSE_NAMES = _LOOKING | frozenset({"install_dir", "runtime", "socket", "config", "reload_timeout"})
-_REFRESH_NAMES = _LOOKING | frozenset({"install_dir", "pid_file", "reload_timeout"})
-_DETECT_NAMES = _LOOKING | frozenset({"runtime", "socket", "config", "reload_timeout"})
+_STATUS_NAMES = _INSPECTION_OPTIONS | frozenset({"install_dir", "pid_file", "ready_file", "source_root"})
+_DIAGNOSE_NAMES = _INSPECTION_OPTIONS | frozenset({"install_dir", "runtime", "socket", "config", "reload_timeout"})
+_REFRESH_NAMES = _INSPECTION_OPTIONS | frozenset({"install_dir", "pid_file", "reload_timeout"})
+_DETECT_NAMES = _INSPECTION_OPTIONS | frozenset({"runtime", "socket", "config", "reload_timeout"})
 
 
 def _of(names: frozenset[str]) -> tuple[Option, ...]:
@@ -198,7 +198,7 @@ PLAN = Page(
 UNINSTALL = _short_page(
     about="Take back what run changed: while it waits in another process, or after it was killed.",
     options=_of(_UNINSTALL_NAMES),
-    common=_LOOKING | {"install_dir", "keep_toolkit"},
+    common=_INSPECTION_OPTIONS | {"install_dir", "keep_toolkit"},
     examples=("toolkit-installer uninstall --node-root /host",),
     codes=(*INSPECTING, ExitCode.ALREADY_RUNNING, ExitCode.ENGINE_REJECTED, ExitCode.ENGINE_DOWN),
 )
@@ -232,9 +232,9 @@ REPORT = Page(
         "toolkit-installer report /tmp/report.tar.gz",
         "toolkit-installer report --node-root /host /host/tmp/report.tar.gz",
     ),
-    common=_LOOKING | {"runtime"},
+    common=_INSPECTION_OPTIONS | {"runtime"},
 )
-_FOR_THE_DRIVER: Mapping[str, str | None] = {
+_DRIVER_OPTIONS: Mapping[str, str | None] = {
     **dict.fromkeys(("node_root", "host_root", "install_dir", "log_format", "debug")),
     "driver_root": "auto",
     "driver_root_ctr_path": "found with it",
@@ -249,9 +249,9 @@ WAIT_DRIVER = _short_page(
         DRIVER_TIMEOUT,
         UNLESS_INSTALLED,
         *(
-            msgspec.structs.replace(row, default_note=_FOR_THE_DRIVER[row.name] or row.default_note)
+            msgspec.structs.replace(row, default_note=_DRIVER_OPTIONS[row.name] or row.default_note)
             for row in OPTIONS
-            if row.name in _FOR_THE_DRIVER
+            if row.name in _DRIVER_OPTIONS
         ),
     ),
     examples=(

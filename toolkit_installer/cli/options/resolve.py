@@ -122,12 +122,12 @@ def answer_of(option: Option, texts: tuple[str, ...], label: str) -> Answer:
         return Answer(values.read(option, texts), text, label)
     except values.NotAllowedError as error:
         shown = repr(text) if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]!r}..."
-        meant = nearest(text, option.choices)
+        meant = find_nearest(text, option.choices)
         suggestion = f"did you mean {meant!r}? " if meant is not None else ""
         raise UsageError(f"{label}: {shown} is not allowed", hint=f"{suggestion}allowed: {error.allowed}") from error
 
 
-def nearest(text: str, words: Sequence[str]) -> str | None:
+def find_nearest(text: str, words: Sequence[str]) -> str | None:
     """Return the word that was probably meant, None if none is similar. Pure."""
     import difflib  # noqa: PLC0415  # for mistakes only
 
@@ -136,7 +136,7 @@ def nearest(text: str, words: Sequence[str]) -> str | None:
     return found[0] if found else None
 
 
-def near_misses(environment: Mapping[str, str]) -> list[tuple[str, str]]:
+def find_near_misses(environment: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return the variables that no option has, each with the variable that was probably meant. Pure.
 
     The former is spelled like an option's flag, or differs from an option's variable by one character.

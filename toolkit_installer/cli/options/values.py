@@ -144,7 +144,7 @@ def _reload_when(text: str) -> str:
     from toolkit_installer.applying import reload_windows
 
     try:
-        return reload_windows.normal(text)
+        return reload_windows.normalize_windows(text)
     except ValueError as error:
         raise NotAllowedError(f"{reload_windows.ALLOWED} ({error})") from error
 

@@ -11,12 +11,12 @@ VARIABLE = "NVIDIA_VISIBLE_DEVICES"
 """The environment variable by which a container requests GPUs from NVIDIA's runtime."""
 
 
-def asking(*, shows_gpus: bool) -> str:
+def choose_visible_devices(*, shows_gpus: bool) -> str:
     """Return the variable's value for a container that should see all GPUs, or none. Pure."""
     return "all" if shows_gpus else "void"
 
 
-def without_gpus(pid: int) -> str:
+def describe_missing_gpus(pid: int) -> str:
     """Return in words that a process's container shows no GPU.
 
     Empty if it shows one, or if the process is not visible: we may lack access to the node's processes.

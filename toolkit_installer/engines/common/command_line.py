@@ -15,7 +15,7 @@ from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes, programs, trust
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process, flag_value, lives_on, root_of
+from toolkit_installer.node.processes import Process, flag_value, has_root, root_of
 from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.toolkit import payload
 
@@ -24,7 +24,7 @@ class HiddenError(ConfigurationError):
     """A process has wiped its command line, and nothing else shows how it was started."""
 
 
-def hidden(process: Process, what: str) -> HiddenError:
+def hidden_error(process: Process, what: str) -> HiddenError:
     """Return the error that says which fact is unknown because a process has wiped its command line."""
     return HiddenError(
         f"{process.name} (PID {process.pid}) has wiped its command line, so that {what} cannot be seen",
@@ -32,12 +32,12 @@ def hidden(process: Process, what: str) -> HiddenError:
     )
 
 
-def last(arguments: Sequence[str], *flags: str) -> str | None:
+def last_flag_value(arguments: Sequence[str], *flags: str) -> str | None:
     """Return the value of one of the flags on a command line; the last occurrence counts. Pure."""
-    return next(reversed(values(arguments, *flags)), None)
+    return next(reversed(flag_values(arguments, *flags)), None)
 
 
-def values(arguments: Sequence[str], *flags: str) -> list[str]:
+def flag_values(arguments: Sequence[str], *flags: str) -> list[str]:
     """Return every value of the flags on a command line, in order. Pure."""
     given = (
         flag_value(arguments[index : index + 2], *flags)
@@ -52,7 +52,7 @@ def path(process: Process, *flags: str) -> str | None:
 
     Raises NodeError.
     """
-    value = last(process.arguments, *flags)
+    value = last_flag_value(process.arguments, *flags)
     return place(process, value) if value else None
 
 
@@ -64,7 +64,7 @@ def refuse_hidden(process: Process | None, target: EngineTarget) -> None:
     if process is None or not process.hidden:
         return
     if target.config is None and target.asked.drop_in is None:
-        raise hidden(process, "which files it reads, and with which flags it was started,")
+        raise hidden_error(process, "which files it reads, and with which flags it was started,")
     log.get().warning(
         "The engine has wiped its command line: flags of its own that contradict its files cannot be seen",
         key="command-line-wiped",
@@ -97,7 +97,7 @@ def place(process: Process, name: str) -> str:
     )
 
 
-def reads(node: Node, process: Process, theirs: str, ours: str) -> bool | None:
+def is_same_file(node: Node, process: Process, theirs: str, ours: str) -> bool | None:
     """Tell whether the file that a process calls `theirs` is the file called `ours` here; None if unknown.
 
     If single folders of the node are mounted, one file has several names: so the files' identity is compared, or, if
@@ -106,28 +106,29 @@ def reads(node: Node, process: Process, theirs: str, ours: str) -> bool | None:
 
     def same(there: str, here: str) -> bool:
         # a file that is being replaced has two identities, but stays in its folder
-        return _same(there, here) or (
-            os.path.basename(there) == os.path.basename(here) and _same(os.path.dirname(there), os.path.dirname(here))
+        return _is_same_path(there, here) or (
+            os.path.basename(there) == os.path.basename(here)
+            and _is_same_path(os.path.dirname(there), os.path.dirname(here))
         )
 
     return _compared(node, process, theirs, ours, same)
 
 
-def reads_below(node: Node, process: Process, folder: str, ours: str) -> bool | None:
+def is_in_folder(node: Node, process: Process, folder: str, ours: str) -> bool | None:
     """Tell whether `ours`, as it is called here, is a process's `folder` or lies in it; None: unknown.
 
     Either may be missing now, and created later.
     """
 
     def within(there: str, here: str) -> bool:
-        return _same(there, here) or (here != os.path.dirname(here) and within(there, os.path.dirname(here)))
+        return _is_same_path(there, here) or (here != os.path.dirname(here) and within(there, os.path.dirname(here)))
 
     return _compared(node, process, folder, ours, within)
 
 
 def _compared(node: Node, process: Process, theirs: str, ours: str, compare: Callable[[str, str], bool]) -> bool | None:
     """Return the result of `compare` for two paths as seen from here; None if they are not visible."""
-    if node.whole and not lives_on(process, node.root):
+    if node.whole and not has_root(process, node.root):
         return None  # its paths are not those beneath the node's root
     view = root_of(process)
     try:
@@ -137,13 +138,13 @@ def _compared(node: Node, process: Process, theirs: str, ours: str, compare: Cal
         return None  # the process ended, or is hidden
 
 
-def _same(one: str, other: str) -> bool:
+def _is_same_path(one: str, other: str) -> bool:
     """Tell whether two canonical paths are the same file, or will be once it exists. Raises OSError."""
-    (there, missing), (here, absent) = _anchored(one), _anchored(other)
+    (there, missing), (here, absent) = _split_existing(one), _split_existing(other)
     return missing == absent and os.path.samefile(there, here)
 
 
-def _anchored(place: str) -> tuple[str, list[str]]:
+def _split_existing(place: str) -> tuple[str, list[str]]:
     """Return the part of a path that exists, and the names below it that do not. Raises OSError."""
     missing: list[str] = []
     while True:
@@ -156,7 +157,9 @@ def _anchored(place: str) -> tuple[str, list[str]]:
             return place, missing
 
 
-def absolute(node: Node, runtimes: Sequence[str], toolkit_folder: str, engine: Process | None) -> tuple[str, ...]:
+def locate_low_level_runtimes(
+    node: Node, runtimes: Sequence[str], toolkit_folder: str, engine: Process | None
+) -> tuple[str, ...]:
     """Return the engine's low-level runtimes, then the usual ones, each by absolute path if found.
 
     `runtimes` are the paths or names in the engine's files, best first. A name is searched for as the engine's process
@@ -168,17 +171,19 @@ def absolute(node: Node, runtimes: Sequence[str], toolkit_folder: str, engine: P
     searched = processes.environment(engine).get("PATH", "") if engine is not None else ""
     folders = [folder for folder in searched.split(":") if folder.startswith("/")] or programs.PATH.split(":")
     usual = [name for name in payload.LOW_LEVEL_RUNTIMES if name not in runtimes]
-    found = [runtime if "/" in runtime else _find(root, folders, runtime, toolkit_folder) for runtime in runtimes]
+    found = [
+        runtime if "/" in runtime else _find_program(root, folders, runtime, toolkit_folder) for runtime in runtimes
+    ]
     kept = [
         path or runtime
         for path, runtime in zip(found, runtimes, strict=True)
         if path or runtime != payload.BUILT_IN_RUNTIME
     ]
-    others = [path for name in usual if (path := _find(root, folders, name, toolkit_folder)) is not None]
+    others = [path for name in usual if (path := _find_program(root, folders, name, toolkit_folder)) is not None]
     return tuple(dict.fromkeys([*kept, *others]))
 
 
-def _find(root: Root, folders: Sequence[str], name: str, toolkit_folder: str) -> str | None:
+def _find_program(root: Root, folders: Sequence[str], name: str, toolkit_folder: str) -> str | None:
     """Return the first program of that name that is not really an NVIDIA runtime.
 
     The wrappers run it as root: a program that others could have written is skipped (trust.py).

@@ -12,7 +12,7 @@ import msgspec
 
 from toolkit_installer import lazy
 from toolkit_installer.engines.api import Trials
-from toolkit_installer.engines.common.serving import SILENCE, NoAnswerError, place_of_socket
+from toolkit_installer.engines.common.serving import SILENCE, NoAnswerError, resolve_socket
 from toolkit_installer.node import interpreter
 from toolkit_installer.node.coprocess import Coprocess
 from toolkit_installer.node.programs import ProgramError
@@ -48,9 +48,9 @@ class Pod(msgspec.Struct, frozen=True):
     annotations: dict[str, str] | None
 
 
-def status(root: Root, path: str, seconds: float) -> CriStatus:
+def query_status(root: Root, path: str, seconds: float) -> CriStatus:
     """Query the status of the CRI on the node's socket `path`. Raises NoAnswerError, Stopped."""
-    answer = _asked(root, path, seconds, "status", allowed=seconds * 2)
+    answer = _query(root, path, seconds, "status", allowed=seconds * 2)
     config = {}
     with contextlib.suppress(ValueError, RecursionError):  # CRI-O shows TOML there, which is not needed
         config = json.loads(answer["info"].get("config") or "{}")
@@ -62,9 +62,9 @@ def status(root: Root, path: str, seconds: float) -> CriStatus:
     )
 
 
-def pods(root: Root, path: str, seconds: float) -> list[Pod]:
+def query_pods(root: Root, path: str, seconds: float) -> list[Pod]:
     """Return all pods of the CRI on the node's socket `path`, in at most `seconds`. Raises NoAnswerError, Stopped."""
-    answer = _asked(root, path, seconds, "pods", allowed=seconds)
+    answer = _query(root, path, seconds, "pods", allowed=seconds)
     return [Pod(pod["id"], pod["namespace"], pod["name"], pod["annotations"]) for pod in answer["pods"]]
 
 
@@ -73,11 +73,11 @@ def try_handlers(root: Root, path: str, seconds: float, handlers: Mapping[str, b
 
     All responses together may take `seconds`; see Adapter.try_handlers. Raises NoAnswerError, Stopped.
     """
-    answer = _asked(root, path, seconds, "try", dict(handlers), allowed=seconds)
+    answer = _query(root, path, seconds, "try", dict(handlers), allowed=seconds)
     return Trials(faults=answer["faults"], unknown=answer["unknown"])
 
 
-def plain(said: str) -> str:
+def simplify_error(said: str) -> str:
     """Return gRPC's own errors in plain words, and the engine's errors unchanged. Pure."""
     if said.startswith("DEADLINE_EXCEEDED: "):
         return SILENCE
@@ -86,19 +86,19 @@ def plain(said: str) -> str:
     return _ERROR_NUMBER.sub("", said.rpartition(":")[2]).strip() or said
 
 
-def _asked(
+def _query(
     root: Root, path: str, seconds: float, what: str, handlers: Mapping[str, bool] | None = None, *, allowed: float
 ) -> dict[str, Any]:
     """Return the child's response, for which it gets `allowed` seconds. Raises NoAnswerError, Stopped."""
-    folder, name = os.path.split(place_of_socket(root, path))
+    folder, name = os.path.split(resolve_socket(root, path))
     question = {"what": what, "folder": folder, "name": name, "seconds": seconds, "handlers": handlers}
     try:
         told = json.loads(_CHILD.ask(json.dumps(question).encode() + b"\n", allowed + _START_SECONDS))
     except ProgramError as error:
-        raise NoAnswerError(plain(error.reason), path=path, hint=error.hint) from error
+        raise NoAnswerError(simplify_error(error.reason), path=path, hint=error.hint) from error
     except ValueError as error:
         raise NoAnswerError("its answer is not whole", path=path) from error
     if "said" in told:
-        raise NoAnswerError(plain(told["said"]), path=path)
+        raise NoAnswerError(simplify_error(told["said"]), path=path)
     answer: dict[str, Any] = told["answer"]
     return answer

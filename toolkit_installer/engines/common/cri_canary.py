@@ -62,7 +62,7 @@ class _Canary:
     def _tried(self, handler: str, *, shows_gpus: bool) -> str:
         try:
             with self._pod(handler) as (pod, config):
-                container = self._started(pod, config, canaries.asking(shows_gpus=shows_gpus))
+                container = self._started(pod, config, canaries.choose_visible_devices(shows_gpus=shows_gpus))
                 return self._wrong(container, shows_gpus=shows_gpus)
         except grpc.RpcError as error:
             if error.code() in _GONE and "handler" not in error.details():
@@ -121,10 +121,10 @@ class _Canary:
         """
         request = cri.PodSandboxStatusRequest(pod_sandbox_id=pod, verbose=True)
         of_pod = self._call("PodSandboxStatus", request, cri.PodSandboxStatusResponse).info
-        image = _said(of_pod, "info").get("image")
+        image = _parse_info(of_pod, "info").get("image")
         if not image:
             of_engine = self._call("Status", cri.StatusRequest(verbose=True), cri.StatusResponse).info
-            image = _said(of_engine, "config").get("sandboxImage")
+            image = _parse_info(of_engine, "config").get("sandboxImage")
         if not isinstance(image, str) or not image:
             raise _UntriedError("the engine does not tell which image it keeps pods' namespaces with")
         return image
@@ -136,8 +136,8 @@ class _Canary:
         status = answer.status
         if status.state == cri.CONTAINER_EXITED:
             return f"the container ended at once, with status {status.exit_code}: {status.message}".rstrip(": ")
-        pid = _said(answer.info, "info").get("pid") if shows_gpus else None
-        return canaries.without_gpus(pid) if isinstance(pid, int) else ""
+        pid = _parse_info(answer.info, "info").get("pid") if shows_gpus else None
+        return canaries.describe_missing_gpus(pid) if isinstance(pid, int) else ""
 
     def _removed(self, pod: str) -> None:
         """Stop and remove a pod with its containers. Raises grpc.RpcError if the pod exists and cannot be removed."""
@@ -156,7 +156,7 @@ class _Canary:
         return self._request(method, request, answer, seconds, service)
 
 
-def _said(info: Mapping[str, str], key: str) -> Mapping[str, Any]:
+def _parse_info(info: Mapping[str, str], key: str) -> Mapping[str, Any]:
     """Return an object of the engine's `info`, empty if it has none. Pure."""
     try:
         said = json.loads(info.get(key, ""))
@@ -165,7 +165,7 @@ def _said(info: Mapping[str, str], key: str) -> Mapping[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def tried(call: Callable[..., Any], seconds: float, handlers: Mapping[str, bool]) -> dict[str, Any]:
+def try_handlers(call: Callable[..., Any], seconds: float, handlers: Mapping[str, bool]) -> dict[str, Any]:
     """Return the handlers' faults, by name, in words, or why none could be tried.
 
     `call` sends one request of the CRI (cri_child.py). A value of `handlers` tells whether a container should see the

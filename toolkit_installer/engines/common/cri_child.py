@@ -32,11 +32,11 @@ _LEAST_SECONDS = 0.1
 """For a call whose time is over: gRPC then reports the timeout itself."""
 
 
-def ask(channel: grpc.Channel, seconds: float) -> dict[str, Any]:
+def query_status(channel: grpc.Channel, seconds: float) -> dict[str, Any]:
     """Return a CRI's name, version, handlers and verbose info. Raises grpc.RpcError."""
-    version = call(channel, "Version", cri_pb2.VersionRequest(), cri_pb2.VersionResponse, seconds)
+    version = send_request(channel, "Version", cri_pb2.VersionRequest(), cri_pb2.VersionResponse, seconds)
     request = cri_pb2.StatusRequest(verbose=True)
-    status = call(channel, "Status", request, cri_pb2.StatusResponse, seconds)
+    status = send_request(channel, "Status", request, cri_pb2.StatusResponse, seconds)
     return {
         "name": version.runtime_name,
         "version": version.runtime_version,
@@ -45,7 +45,7 @@ def ask(channel: grpc.Channel, seconds: float) -> dict[str, Any]:
     }
 
 
-def pods(channel: grpc.Channel, seconds: float) -> dict[str, Any]:
+def query_pods(channel: grpc.Channel, seconds: float) -> dict[str, Any]:
     """Return the pods of a CRI that run or have containers left, each with its specification's annotations.
 
     Annotations are None if the engine does not show the specification. All responses together may take `seconds`. A pod
@@ -54,10 +54,10 @@ def pods(channel: grpc.Channel, seconds: float) -> dict[str, Any]:
     """
     deadline = time.monotonic() + seconds
     request = cri_pb2.ListPodSandboxRequest()
-    listed = call(channel, "ListPodSandbox", request, cri_pb2.ListPodSandboxResponse, seconds)
+    listed = send_request(channel, "ListPodSandbox", request, cri_pb2.ListPodSandboxResponse, seconds)
     asked = cri_pb2.ListContainersRequest()
     remaining = max(_LEAST_SECONDS, deadline - time.monotonic())
-    containers = call(channel, "ListContainers", asked, cri_pb2.ListContainersResponse, remaining).containers
+    containers = send_request(channel, "ListContainers", asked, cri_pb2.ListContainersResponse, remaining).containers
     inhabited = {container.pod_sandbox_id for container in containers}
     found = []
     for pod in listed.items:
@@ -66,7 +66,7 @@ def pods(channel: grpc.Channel, seconds: float) -> dict[str, Any]:
         details = cri_pb2.PodSandboxStatusRequest(pod_sandbox_id=pod.id, verbose=True)
         remaining = max(_LEAST_SECONDS, deadline - time.monotonic())
         try:
-            answer = call(channel, "PodSandboxStatus", details, cri_pb2.PodSandboxStatusResponse, remaining)
+            answer = send_request(channel, "PodSandboxStatus", details, cri_pb2.PodSandboxStatusResponse, remaining)
         except grpc.RpcError as error:
             if error.code() is grpc.StatusCode.NOT_FOUND:
                 continue
@@ -85,7 +85,9 @@ def _annotations(text: str) -> dict[str, str] | None:
         return None
 
 
-def call(channel: grpc.Channel, method: str, request: Any, answer: Any, seconds: float, service: str = _SERVICE) -> Any:
+def send_request(
+    channel: grpc.Channel, method: str, request: Any, answer: Any, seconds: float, service: str = _SERVICE
+) -> Any:
     """Send one CRI request and return the response, a message of the class `answer`. Raises grpc.RpcError."""
     made = channel.unary_unary(
         f"/{service}/{method}",
@@ -95,7 +97,7 @@ def call(channel: grpc.Channel, method: str, request: Any, answer: Any, seconds:
     return made(request, timeout=seconds)
 
 
-def answered(question: dict[str, Any]) -> dict[str, Any]:
+def answer_request(question: dict[str, Any]) -> dict[str, Any]:
     """Return the response to a request, as it is printed. Raises KeyError for an unknown request."""
     seconds = float(question["seconds"])
     # some servers refuse the socket's path as the authority of an HTTP/2 request; and each request has a connection
@@ -110,8 +112,12 @@ def answered(question: dict[str, Any]) -> dict[str, Any]:
             if question["what"] == "try":
                 from toolkit_installer.engines.common import cri_canary  # noqa: PLC0415  # rarely requested
 
-                return {"answer": cri_canary.tried(functools.partial(call, channel), seconds, question["handlers"])}
-            return {"answer": {"status": ask, "pods": pods}[question["what"]](channel, seconds)}
+                return {
+                    "answer": cri_canary.try_handlers(
+                        functools.partial(send_request, channel), seconds, question["handlers"]
+                    )
+                }
+            return {"answer": {"status": query_status, "pods": query_pods}[question["what"]](channel, seconds)}
     except grpc.RpcError as error:
         return {"said": f"{error.code().name}: {error.details()}"}
     except OSError as error:
@@ -123,7 +129,7 @@ def answered(question: dict[str, Any]) -> dict[str, Any]:
 def main() -> int:
     """Answer requests until the input ends, and return the exit status."""
     for line in sys.stdin.buffer:
-        print(json.dumps(answered(json.loads(line))), flush=True)  # noqa: T201  # a program's own answer
+        print(json.dumps(answer_request(json.loads(line))), flush=True)  # noqa: T201  # a program's own answer
     return 0
 
 

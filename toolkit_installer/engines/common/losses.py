@@ -8,8 +8,8 @@ from typing import Any
 
 from toolkit_installer.documents import changes
 from toolkit_installer.documents.changes import ABSENT, Change, DocumentError, Path, Set, Table, lookup
-from toolkit_installer.engines.api import DesiredFile, EngineFile, Recorded
-from toolkit_installer.engines.ownership import Ownership, is_blank, is_kept
+from toolkit_installer.engines.api import DesiredFile, EngineFile, RecordedFile
+from toolkit_installer.engines.ownership import Ownership, had_own_content, is_blank
 from toolkit_installer.errors import ConfigurationError, InstallerError
 
 CUT_OFF = "it ends early: what stood there before is restored"
@@ -22,7 +22,7 @@ Edit = Callable[[bytes, Sequence[Change]], bytes]
 
 def is_cut_off(
     content: bytes,
-    recorded: Recorded,
+    recorded: RecordedFile,
     edit: Edit | None,
     chosen: Sequence[Change] = (),
     aliases: Collection[str] = (),
@@ -34,7 +34,7 @@ def is_cut_off(
     so. `chosen` is an administrator's change: another default. `aliases`: see `lost_sections`.
     """
     before = recorded.before
-    if before is None or not is_kept(before, recorded.written) or changes.sha256(content) in recorded.written:
+    if before is None or not had_own_content(before, recorded.written) or changes.sha256(content) in recorded.written:
         return False
     from toolkit_installer.documents import toml_document  # noqa: PLC0415  # docker has no TOML
 
@@ -59,7 +59,7 @@ def _edits(ownership: Ownership) -> list[Change]:
 
 def refuse_replaced(
     wanted: DesiredFile,
-    recorded: Recorded,
+    recorded: RecordedFile,
     parse: Callable[[bytes], Table],
     toolkit_folder: str,
     aliases: Collection[str] = (),
@@ -70,7 +70,12 @@ def refuse_replaced(
     `lost_sections`. Raises DocumentError.
     """
     content, before = wanted.file.content, recorded.before
-    if content is None or before is None or not is_kept(before, recorded.written) or wanted.base in (before, None):
+    if (
+        content is None
+        or before is None
+        or not had_own_content(before, recorded.written)
+        or wanted.base in (before, None)
+    ):
         return
     imports = [str(key.ours).encode() for key in recorded.ownership.keys if key.item]
     if any(trace in content for trace in (toolkit_folder.encode(), *imports)):
@@ -86,14 +91,16 @@ def refuse_replaced(
         )
 
 
-def refuse_lost_link(file: EngineFile, records: Mapping[str, Recorded]) -> None:
+def refuse_lost_link(file: EngineFile, records: Mapping[str, RecordedFile]) -> None:
     """Raise ConfigurationError if an engine's file is missing or blank, and the engine read another file before.
 
     A symlink to that file was removed. A file with the handlers alone would lose the rest of the engine's settings.
     """
     if not is_blank(file.content) or file.path in records:
         return
-    earlier = [path for path, each in records.items() if each.role == file.role and is_kept(each.before, each.written)]
+    earlier = [
+        path for path, each in records.items() if each.role == file.role and had_own_content(each.before, each.written)
+    ]
     if earlier:
         raise ConfigurationError(
             f"is {'missing' if file.content is None else 'empty'}, and {earlier[0]} was read in its place when the "
@@ -105,7 +112,7 @@ def refuse_lost_link(file: EngineFile, records: Mapping[str, Recorded]) -> None:
 
 
 @contextlib.contextmanager
-def kept_copies_named(records: Mapping[str, Recorded]) -> Iterator[None]:
+def name_backups_in_errors(records: Mapping[str, RecordedFile]) -> Iterator[None]:
     """Add the backup of a recorded file to the hint of an error about reading the file."""
     try:
         yield

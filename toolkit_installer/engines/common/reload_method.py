@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 
 from toolkit_installer import lazy, log
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import DocumentError, Table, lookup, same
+from toolkit_installer.documents.changes import DocumentError, Table, is_same, lookup
 from toolkit_installer.engines.api import Inspection, Reload
-from toolkit_installer.engines.common.serving import PROCESS_NAMES, process_of
-from toolkit_installer.engines.containerd.config import said
+from toolkit_installer.engines.common.serving import PROCESS_NAMES, find_process
+from toolkit_installer.engines.containerd.config import strip_defaults
 from toolkit_installer.engines.containerd.tables import PLUGINS, table_of
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
@@ -23,7 +23,7 @@ from toolkit_installer.node.programs import ProgramError, Programs
 from toolkit_installer.settings import EngineName, ReloadMode
 
 
-def decide(
+def choose_reload(
     node: Node, engine: EngineName, inspection: Inspection, asked: ReloadMode | None, usual: ReloadMode
 ) -> Reload:
     """Return how to reload: as requested, else the engine's usual way.
@@ -35,7 +35,7 @@ def decide(
     if mode is ReloadMode.NONE:
         return Reload(ReloadMode.NONE)
     if inspection.live is None:
-        running = process_of(node, engine, inspection.socket)
+        running = find_process(node, engine, inspection.socket)
         if asked is None and running is None:
             log.get().info(
                 "The engine does not answer: it reads its files when it starts",
@@ -82,7 +82,7 @@ def decide(
 
 _SECONDS = 20.0
 _INPUT = "/dev/stdin"
-_PLACES = (
+_LINE_PATTERNS = (
     lazy.pattern(r"\brow[ =]([0-9]{1,7})\b"),  # containerd from 2.0 on
     lazy.pattern(r"\(([0-9]{1,7}), [0-9]{1,7}\)"),  # containerd 1.x
     lazy.pattern(r"\bline ([0-9]{1,7})\b"),  # CRI-O
@@ -92,7 +92,7 @@ _VERSION = lazy.pattern(r"\bv?([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}\S*)")
 _LONGEST_SHOWN = 200
 
 
-def shown(words: str, content: bytes | None = None) -> str:
+def format_message(words: str, content: bytes | None = None) -> str:
     """Return a binary's messages for people, with the line that they point at; secrets are masked.
 
     `content`: its input, if that was a single text. The input is on no disk, so nobody could look the line up; values
@@ -101,24 +101,24 @@ def shown(words: str, content: bytes | None = None) -> str:
     from toolkit_installer import foreign_words  # noqa: PLC0415  # for errors only
     from toolkit_installer.documents.masking import mask  # noqa: PLC0415
 
-    masked = foreign_words.of_program(words)
-    line = pointed_at(words) if content is not None else None
+    masked = foreign_words.mask_program_text(words)
+    line = find_line(words) if content is not None else None
     lines = mask((content or b"").decode(errors="replace")).split("\n")
     if line is None or not 0 < line <= len(lines):
         return masked
     return f"{masked.rstrip()}; line {line} of what it was given: {lines[line - 1].strip()[:_LONGEST_SHOWN]}"
 
 
-def pointed_at(words: str) -> int | None:
+def find_line(words: str) -> int | None:
     """Return the last line number in a message, None if it has none: warnings may precede the error."""
     for each in reversed(words.splitlines()):
-        found = next((match for pattern in _PLACES if (match := pattern.search(each)) is not None), None)
+        found = next((match for pattern in _LINE_PATTERNS if (match := pattern.search(each)) is not None), None)
         if found is not None:
             return int(found[1])
     return None
 
 
-def docker_refusal(programs: Programs, binary: str, flags: Sequence[str], candidate: bytes) -> str | None:
+def validate_docker_config(programs: Programs, binary: str, flags: Sequence[str], candidate: bytes) -> str | None:
     """Return dockerd's message if it refuses the candidate; None if it accepts it, or cannot validate (before 23.0).
 
     `flags` are those of the running daemon: dockerd refuses a file that repeats one of them. An empty configuration,
@@ -134,18 +134,18 @@ def docker_refusal(programs: Programs, binary: str, flags: Sequence[str], candid
     return None if tried.status == 0 else tried.errors
 
 
-def containerd_dump_of_all(programs: Programs, binary: str, contents: Sequence[bytes]) -> tuple[Table | None, str]:
+def dump_containerd_files(programs: Programs, binary: str, contents: Sequence[bytes]) -> tuple[Table | None, str]:
     """Return containerd's effective configuration for several files, in this order: the root, then its imports."""
     versions = (toml_document.parse(content).get("version") for content in contents)
     version = next((f"version = {version}\n" for version in versions if version is not None), "")
     with contextlib.ExitStack() as stack:
-        files = [stack.enter_context(memory(content)) for content in contents]
+        files = [stack.enter_context(open_memory_file(content)) for content in contents]
         paths = ", ".join(f'"/proc/self/fd/{file}"' for file in files)
         root = f"{version}imports = [{paths}]\n".encode()
-        return containerd_dump(programs, binary, root, keep=files)
+        return dump_containerd_config(programs, binary, root, keep=files)
 
 
-def containerd_dump(
+def dump_containerd_config(
     programs: Programs, binary: str, root: bytes = b"", *, path: str = _INPUT, keep: Sequence[int] = ()
 ) -> tuple[Table | None, str]:
     """Return containerd's effective configuration for a root file, or for the file at `path`, and its messages.
@@ -159,7 +159,7 @@ def containerd_dump(
         return None, str(error)
 
 
-def containerd_version(programs: Programs, binary: str) -> str:
+def query_containerd_version(programs: Programs, binary: str) -> str:
     """Return the version that a containerd binary prints, such as "1.7.24", "" if it prints none."""
     try:
         done = programs.run([binary, "--version"], seconds=_SECONDS)
@@ -170,7 +170,7 @@ def containerd_version(programs: Programs, binary: str) -> str:
 
 
 @contextlib.contextmanager
-def memory(content: bytes) -> Iterator[int]:
+def open_memory_file(content: bytes) -> Iterator[int]:
     """Yield the descriptor of a memory file with that content."""
     fd = os.memfd_create("toolkit-installer-candidate")
     try:
@@ -180,7 +180,7 @@ def memory(content: bytes) -> Iterator[int]:
         os.close(fd)
 
 
-def containerd_losses(before: Table, after: Table, handlers: dict[str, str], default: str | None) -> list[str]:
+def compare_containerd_dumps(before: Table, after: Table, handlers: dict[str, str], default: str | None) -> list[str]:
     """Return in words what the new effective configuration lacks: a handler, the default, or an existing runtime.
 
     Pure: `before` and `after` are the binary's output.
@@ -199,5 +199,5 @@ def containerd_losses(before: Table, after: Table, handlers: dict[str, str], def
     return wrong + [
         f"the runtime {name} would not be what it was"
         for name, entry in (old.get("runtimes") or {}).items()
-        if name not in handlers and not same(said(lookup(new, ("runtimes", name))), said(entry))
+        if name not in handlers and not is_same(strip_defaults(lookup(new, ("runtimes", name))), strip_defaults(entry))
     ]

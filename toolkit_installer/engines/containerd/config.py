@@ -15,7 +15,17 @@ from typing import Any
 import msgspec
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import ABSENT, Change, Remove, Set, Table, apply, lookup, merged, same
+from toolkit_installer.documents.changes import (
+    ABSENT,
+    Change,
+    Remove,
+    Set,
+    Table,
+    apply_changes,
+    is_same,
+    lookup,
+    merge_tables,
+)
 from toolkit_installer.engines import ownership
 from toolkit_installer.engines import ownership as ownership_of
 from toolkit_installer.engines.containerd.tables import (
@@ -37,17 +47,26 @@ from toolkit_installer.engines.containerd.tables import (
     same_import,
     shape,
 )
-from toolkit_installer.engines.ownership import MARKER, Owned, Ownership, Shape, beneath, chosen_default, record, strip
+from toolkit_installer.engines.ownership import (
+    MARKER,
+    Owned,
+    Ownership,
+    Shape,
+    find_chosen_default,
+    is_beneath,
+    record_ownership,
+    remove_ours,
+)
 from toolkit_installer.engines.target import Handler
 from toolkit_installer.errors import located
 from toolkit_installer.settings import EngineSettings
 
-_FILLED_IN = {"sandbox_mode": "podsandbox", "sandboxer": "podsandbox"}
+_DAEMON_DEFAULTS = {"sandbox_mode": "podsandbox", "sandboxer": "podsandbox"}
 """The values that the daemon itself fills in for absent keys."""
 COMMAND, FILE = "command", "file"
 """Values of `--config-source`; the third form is FILE, `=` and a path."""
-_USUAL = (COMMAND, FILE)
-_NOTHING = "no runtime of runc's kind that is not ours"
+_DEFAULT_SOURCES = (COMMAND, FILE)
+_NO_BASE_RUNTIME = "no runtime of runc's kind that is not ours"
 
 
 class Sources(msgspec.Struct, frozen=True):
@@ -76,27 +95,31 @@ def candidates(sources: Sources, effective: Table, plugin: str, toolkit_folder: 
 
     Raises ConfigurationError, naming the file, for a source that cannot be read as a containerd configuration.
     """
-    return [_candidate(source, sources, effective, plugin, toolkit_folder) for source in sources.asked or _USUAL]
+    return [
+        _candidate(source, sources, effective, plugin, toolkit_folder) for source in sources.asked or _DEFAULT_SOURCES
+    ]
 
 
 def _candidate(source: str, sources: Sources, effective: Table, plugin: str, toolkit_folder: str) -> Candidate:
     if source == FILE:
-        return Candidate(source, base_runtime(effective, plugin), f"containerd's own files have {_NOTHING}")
+        return Candidate(source, base_runtime(effective, plugin), f"containerd's own files have {_NO_BASE_RUNTIME}")
     if source == COMMAND:
         name = lookup(effective, shape(plugin).default)
         named = name if isinstance(name, str) and name else BUILT_IN_RUNTIME
-        found = base_runtime_elsewhere(sources.printed or {}, named, toolkit_folder)
+        found = find_base_runtime(sources.printed or {}, named, toolkit_folder)
         silent = "no containerd runs whose binary prints its configuration"
-        return Candidate(source, found, silent if sources.printed is None else f"what its binary prints has {_NOTHING}")
+        return Candidate(
+            source, found, silent if sources.printed is None else f"what its binary prints has {_NO_BASE_RUNTIME}"
+        )
     path = source.partition("=")[2]
     content = sources.files.get(path)
     with located(path):
         document, _ = parse_checked(content or b"")
-    found = base_runtime_elsewhere(document, None, toolkit_folder)
-    return Candidate(source, found, f"{path} is not there" if content is None else f"{path} has {_NOTHING}")
+    found = find_base_runtime(document, None, toolkit_folder)
+    return Candidate(source, found, f"{path} is not there" if content is None else f"{path} has {_NO_BASE_RUNTIME}")
 
 
-def unused(sources: Sources, candidates: Sequence[Candidate]) -> list[str]:
+def note_unused_sources(sources: Sources, candidates: Sequence[Candidate]) -> list[str]:
     """Return a note for each requested source that is skipped because it has no base runtime."""
     if not sources.asked:
         return []
@@ -111,7 +134,7 @@ def chosen_base_runtime(candidates: Sequence[Candidate], effective: Table, plugi
     """
     first = next((each.table for each in candidates if each.table), {})
     file = base_runtime(effective, plugin)
-    return file if same(said(first), said(file)) else first
+    return file if is_same(strip_defaults(first), strip_defaults(file)) else first
 
 
 def base_runtime(document: Table, plugin: str, name: str | None = None) -> Table:
@@ -139,10 +162,12 @@ def low_level(document: Table, plugin: str, built_in: str = BUILT_IN_RUNTIME) ->
 
     `built_in`: the executable of a runtime that names none.
     """
-    return ownership.low_level(document, shape(plugin), legacy=legacy_entry(document, plugin), built_in=built_in)
+    return ownership.list_low_level_runtimes(
+        document, shape(plugin), legacy=legacy_entry(document, plugin), built_in=built_in
+    )
 
 
-def base_runtime_elsewhere(document: Table, name: str | None, toolkit_folder: str) -> Table:
+def find_base_runtime(document: Table, name: str | None, toolkit_folder: str) -> Table:
     """Return the base runtime of another document, such as a daemon's printed configuration, under any CRI plugin name.
 
     `name` is the default runtime's, None for that document's own default. Entries of our toolkit are skipped, and so
@@ -151,26 +176,28 @@ def base_runtime_elsewhere(document: Table, name: str | None, toolkit_folder: st
     for plugin in PLUGINS:
         for each in (name, BUILT_IN_RUNTIME):
             entry = base_runtime(document, plugin, each)
-            if entry and not beneath(executable(entry), toolkit_folder):
-                told = said(entry)
+            if entry and not is_beneath(executable(entry), toolkit_folder):
+                told = strip_defaults(entry)
                 return told if isinstance(told, dict) else {}
     return {}
 
 
-def said(value: Any) -> Any:
+def strip_defaults(value: Any) -> Any:
     """Return a printed runtime without its empty and false values and the values that the daemon fills in."""
     if not isinstance(value, dict):
         return value
-    told = {key: said(each) for key, each in value.items()}
-    return {key: each for key, each in told.items() if each not in ("", 0, [], {}) and each != _FILLED_IN.get(key, "")}
+    told = {key: strip_defaults(each) for key, each in value.items()}
+    return {
+        key: each for key, each in told.items() if each not in ("", 0, [], {}) and each != _DAEMON_DEFAULTS.get(key, "")
+    }
 
 
-_GONE_FROM_2 = "io.containerd.runc.v1"
+_REMOVED_IN_2 = "io.containerd.runc.v1"
 """Deprecated since 1.4, removed in 2.0 (containerd, RELEASES.md)."""
 NVIDIA_RUNTIME = "nvidia-container-runtime"
 """Prefix of the names of NVIDIA's runtimes, whichever program installed them."""
 _BUILT_IN: Table = {"runtime_type": DEFAULT_RUNTIME_TYPE}
-_NOTHING_ASKED = EngineSettings()
+_DEFAULT_SETTINGS = EngineSettings()
 _PLUGINS = "plugins"
 
 
@@ -192,7 +219,7 @@ class Part(msgspec.Struct, frozen=True):
 
 
 def entries(
-    source: Table, plugin: str, handlers: Sequence[Handler], settings: EngineSettings = _NOTHING_ASKED
+    source: Table, plugin: str, handlers: Sequence[Handler], settings: EngineSettings = _DEFAULT_SETTINGS
 ) -> tuple[tuple[str, Table], ...]:
     """Return each handler's runtime table: a copy of `source` with our executable and the requested settings."""
     annotations = settings.container_annotations
@@ -200,14 +227,14 @@ def entries(
     for handler in handlers:
         entry = copy.deepcopy(source)
         kind = entry.get("runtime_type")
-        readable = bool(kind) and not (plugin == RUNTIME and kind == _GONE_FROM_2)  # only a 2.x reads that table
+        readable = bool(kind) and not (plugin == RUNTIME and kind == _REMOVED_IN_2)  # only a 2.x reads that table
         entry["runtime_type"] = settings.runtime_type or (kind if readable else DEFAULT_RUNTIME_TYPE)
         options = dict(entry.get("options", {}))
         asked = json.loads(settings.runtime_config_override)
         if isinstance(asked.get("options"), dict):
-            entry = merged(entry, {key: value for key, value in asked.items() if key != "options"})
+            entry = merge_tables(entry, {key: value for key, value in asked.items() if key != "options"})
             asked = asked["options"]
-        entry["options"] = {**merged(options, asked), "BinaryName": handler.executable}
+        entry["options"] = {**merge_tables(options, asked), "BinaryName": handler.executable}
         if plugin == SHORT:
             entry["options"]["Runtime"] = handler.executable
         if annotations:
@@ -222,7 +249,7 @@ def built_in(plugin: str) -> Table:
     return _BUILT_IN if plugin == RUNTIME else _BUILT_IN | {"sandbox_mode": "podsandbox"}
 
 
-def with_us(base: bytes, parts: Sequence[Part], version: int | None = None) -> tuple[bytes, Ownership]:
+def add_parts(base: bytes, parts: Sequence[Part], version: int | None = None) -> tuple[bytes, Ownership]:
     """Return `base` with the parts added, and the ownership of the additions. `version`: the version line to write.
 
     A handler is the table `runtimes.NAME` below the plugin's, with the executable as `options.BinaryName`.
@@ -244,18 +271,18 @@ def with_us(base: bytes, parts: Sequence[Part], version: int | None = None) -> t
                 changes.append(Set(legacy_type(part.plugin), ""))  # it would override the name
         if part.cdi:
             changes.append(Set(enable_cdi(part.plugin), True))  # noqa: FBT003  # the value of a key
-    return toml_document.edit(base, changes, marker=MARKER), record(document, changes)
+    return toml_document.edit(base, changes, marker=MARKER), record_ownership(document, changes)
 
 
 def chosen_defaults(content: bytes, ownership: Ownership, handlers: Collection[str]) -> list[Change]:
     """Return the changes that keep our handlers as default where another program made them so. Raises DocumentError."""
     document = toml_document.parse(content)
     places = [shape(plugin) for plugin in PLUGINS]
-    chosen = {place.default: chosen_default(document, place, ownership, handlers) for place in places}
+    chosen = {place.default: find_chosen_default(document, place, ownership, handlers) for place in places}
     return [Set(path, name) for path, name in chosen.items() if name is not None]
 
 
-def with_import(base: bytes, path: str) -> tuple[bytes, Ownership]:
+def add_import(base: bytes, path: str) -> tuple[bytes, Ownership]:
     """Return `base` with an import of `path`, and its ownership; unchanged if `path` is imported already."""
     document = toml_document.parse(base)
     imports = document.get("imports", [])
@@ -286,31 +313,31 @@ def without_us(
     else:
         # another program rewrote it for another containerd: only an import can still be ours
         ownership = Ownership(tuple(key for key in ownership.keys if key.item))
-    ownership, original = _renamed(document, ownership, toml_document.parse(before or b""))
+    ownership, original = _follow_table_rename(document, ownership, toml_document.parse(before or b""))
     changes: list[Change] = []
     left: list[str] = []
     for plugin in PLUGINS:
-        made = _without_legacy(document, plugin, ownership, toolkit_folder)
+        made = _remove_legacy_default(document, plugin, ownership, toolkit_folder)
         if made and ownership.keys:
             goes = "it goes" if isinstance(made[0], Remove) else "the old one is back, with what was added to it"
             left.append(f"table default_runtime: somebody else changed it, but it runs our executable: {goes}")
-        document = apply(document, tuple(made))
-        stripped, theirs = strip(document, shape(plugin), ownership, toolkit_folder, original, handlers)
+        document = apply_changes(document, tuple(made))
+        stripped, theirs = remove_ours(document, shape(plugin), ownership, toolkit_folder, original, handlers)
         made += stripped
         left += theirs
-        document = apply(document, stripped)
-        kept, notes = _with_built_in(document, shape(plugin), ownership)
-        document = apply(document, tuple(kept))
+        document = apply_changes(document, stripped)
+        kept, notes = _keep_built_in(document, shape(plugin), ownership)
+        document = apply_changes(document, tuple(kept))
         changes += [*made, *kept]
         left += notes
-    gone, notes = _without_version(document, ownership)
-    text = toml_document.unmarked(toml_document.edit(content, [*changes, *gone], marker=MARKER), MARKER)
+    gone, notes = _remove_version(document, ownership)
+    text = toml_document.remove_marker(toml_document.edit(content, [*changes, *gone], marker=MARKER), MARKER)
     if gone and not text.strip():
         text = b""
     return text, (*dict.fromkeys(left), *notes)
 
 
-def _renamed(document: Table, ownership: Ownership, original: Table) -> tuple[Ownership, Table]:
+def _follow_table_rename(document: Table, ownership: Ownership, original: Table) -> tuple[Ownership, Table]:
     """Return our ownership and the original document, with the CRI plugin's table renamed to its current name.
 
     An administrator who migrates the file to a newer containerd renames the table.
@@ -330,27 +357,29 @@ def _renamed(document: Table, ownership: Ownership, original: Table) -> tuple[Ow
     return renamed, {**original, _PLUGINS: tables}
 
 
-def _without_legacy(document: Table, plugin: str, ownership: Ownership, toolkit_folder: str) -> list[Change]:
+def _remove_legacy_default(document: Table, plugin: str, ownership: Ownership, toolkit_folder: str) -> list[Change]:
     """Return the change that removes our default of containerd before 1.3, even where others added keys to it."""
     path = legacy_default(plugin)
     owned = ownership.of(path)
     entry = lookup(document, path)
-    if not beneath(executable(entry), toolkit_folder) or (owned is not None and same(entry, owned.ours)):
+    if not is_beneath(executable(entry), toolkit_folder) or (owned is not None and is_same(entry, owned.ours)):
         return []  # not ours, or `strip` removes it
     return [
-        Remove(path) if owned is None or owned.prior is ABSENT else Set(path, _merged(owned.prior, owned.ours, entry))
+        Remove(path)
+        if owned is None or owned.prior is ABSENT
+        else Set(path, _restore_replaced(owned.prior, owned.ours, entry))
     ]
 
 
-def _merged(prior: Any, ours: Any, now: Any) -> Any:
+def _restore_replaced(prior: Any, ours: Any, now: Any) -> Any:
     """Return the table that ours replaced, with the keys that others have added to ours since."""
     if not (isinstance(prior, dict) and isinstance(ours, dict) and isinstance(now, dict)):
         return prior
     added = {key: value for key, value in now.items() if key not in ours}
-    return {**{key: _merged(value, ours.get(key), now.get(key)) for key, value in prior.items()}, **added}
+    return {**{key: _restore_replaced(value, ours.get(key), now.get(key)) for key, value in prior.items()}, **added}
 
 
-def _with_built_in(document: Table, place: Shape, ownership: Ownership) -> tuple[list[Change], list[str]]:
+def _keep_built_in(document: Table, place: Shape, ownership: Ownership) -> tuple[list[Change], list[str]]:
     """Return the change that keeps our entry for the built-in runtime if other runtimes rely on it, and a note.
 
     An administrator who added a runtime next to ours saw runc named there; without our line containerd 1.x would lose
@@ -366,19 +395,19 @@ def _with_built_in(document: Table, place: Shape, ownership: Ownership) -> tuple
     return [Set(owned.path, owned.ours)], [note]
 
 
-_OF_VERSION_2 = ("plugins", "disabled_plugins", "required_plugins", "imports")
+_VERSION_2_KEYS = ("plugins", "disabled_plugins", "required_plugins", "imports")
 """Keys whose meaning differs in a file of version 1."""
 
 
-def _without_version(document: Table, ownership: Ownership) -> tuple[list[Change], list[str]]:
+def _remove_version(document: Table, ownership: Ownership) -> tuple[list[Change], list[str]]:
     """Return the change that drops our version line, or a note if keys that others wrote since need it.
 
     A file without that line is of version 1, which means the same as long as the file names no plugin.
     """
     owned = ownership.of(VERSION)
-    if owned is None or owned.prior is not ABSENT or not same(document.get("version"), owned.ours):
+    if owned is None or owned.prior is not ABSENT or not is_same(document.get("version"), owned.ours):
         return [], []
-    needed = [key for key in _OF_VERSION_2 if document.get(key)]
+    needed = [key for key in _VERSION_2_KEYS if document.get(key)]
     if needed and owned.ours != 1:
         return [], [f"the version line: {', '.join(needed)}, which others wrote, would mean something else without it"]
     return [Remove(VERSION)], []
@@ -390,7 +419,7 @@ def ours(content: bytes, toolkit_folder: str) -> bool:
     return any(ownership_of.ours(document, shape(plugin), toolkit_folder) for plugin in PLUGINS)
 
 
-def ours_alone(content: bytes, toolkit_folder: str) -> bool:
+def has_only_our_runtimes(content: bytes, toolkit_folder: str) -> bool:
     """Return whether a runtime of the file lies in our toolkit folder, and no NVIDIA runtime lies elsewhere.
 
     nvidia-ctk copies all of config.toml's runtimes into its drop-in, ours among them, next to the one that it
@@ -404,16 +433,16 @@ def has_nvidia_elsewhere(content: bytes, toolkit_folder: str) -> bool:
     document = toml_document.parse(content)
     paths = [executable(entry) for plugin in PLUGINS for entry in shape(plugin).entries(document).values()]
     nvidia = [path for path in paths if path is not None and posixpath.basename(path).startswith(NVIDIA_RUNTIME)]
-    return not all(beneath(path, toolkit_folder) for path in nvidia)
+    return not all(is_beneath(path, toolkit_folder) for path in nvidia)
 
 
-def recognised(content: bytes, *, whole: bool) -> Ownership:
+def find_unrecorded(content: bytes, *, whole: bool) -> Ownership:
     """Return what is ours in a file without a receipt: the built-in runtime, if it is in one of our marked blocks.
 
     The author of the block also wrote the tables around it, and the version line too if the file was `whole` ours: if
     it contains nothing else, since the author of a version line above others' content is unknown. Raises DocumentError.
     """
-    marked = toml_document.marked(content, MARKER)
+    marked = toml_document.find_marked_tables(content, MARKER)
     if not marked:
         return Ownership()
     document = toml_document.parse(content)
@@ -422,7 +451,7 @@ def recognised(content: bytes, *, whole: bool) -> Ownership:
     for plugin in PLUGINS:
         path = (*shape(plugin).runtimes, BUILT_IN_RUNTIME)
         named = built_in(plugin)
-        if path in marked and same(lookup(document, path), named):
+        if path in marked and is_same(lookup(document, path), named):
             keys.append(Owned(path, named))
         if any(table[:2] == path[:2] for table in marked):
             created += ownership_of.parents(path)

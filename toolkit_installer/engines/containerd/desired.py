@@ -17,8 +17,8 @@ from functools import partial
 import msgspec
 
 from toolkit_installer.documents import shown, toml_document
-from toolkit_installer.documents.changes import ABSENT, Table, lookup, same
-from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Recorded
+from toolkit_installer.documents.changes import ABSENT, Table, is_same, lookup
+from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, RecordedFile
 from toolkit_installer.engines.common import losses
 from toolkit_installer.engines.containerd import config, layouts, templates
 from toolkit_installer.engines.containerd import config as containerd_sources
@@ -31,10 +31,10 @@ from toolkit_installer.engines.containerd.inspection import (
     ENDING,
     ROOT_ROLE,
     ContainerdInspection,
-    Placed,
+    DistributionInspection,
     is_import,
 )
-from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, TEMPLATE_ROLES, Way
+from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, TEMPLATE_ROLES, AdditionMethod
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
     CRI_PLUGIN,
@@ -46,26 +46,30 @@ from toolkit_installer.engines.containerd.tables import (
     VERSION,
     Release,
     View,
+    check_version,
     enable_cdi,
     executable,
-    made_version,
     runtimes_in,
     shape,
 )
-from toolkit_installer.engines.containerd.work import Work
+from toolkit_installer.engines.containerd.work import OwnFiles
 from toolkit_installer.engines.ownership import MARKER, Ownership, is_blank, revert_content
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, located
 
-_ON_BY_DEFAULT = 3
+_CDI_ON_BY_DEFAULT = 3
 """The first version of containerd's files whose daemons have CDI on by default."""
 
 
-class Placing:
+class DistributionEdit:
     """One distribution's containerd, its files without our changes by role, and the request."""
 
     def __init__(
-        self, inspection: ContainerdInspection, placed: Placed, request: Request, without: Mapping[str, DesiredFile]
+        self,
+        inspection: ContainerdInspection,
+        placed: DistributionInspection,
+        request: Request,
+        without: Mapping[str, DesiredFile],
     ) -> None:
         """Raise ConfigurationError for files that cannot be edited."""
         self.inspection = inspection
@@ -83,20 +87,20 @@ class Placing:
         self.notes = [*placed.notes, *self.start.notes]
         if self.role in bases:
             with self._template() as wanted:
-                templates.refuse_twice(wanted.base or b"", layout.finding(request.toolkit_folder))
+                templates.refuse_duplicates(wanted.base or b"", layout.finding(request.toolkit_folder))
         self.document = layout.document(placed.content, request.toolkit_folder)
         sources, folder = inspection.sources, request.toolkit_folder
         self.candidates = containerd_sources.candidates(sources, self.document, layout.plugin, folder)
 
     def desired(self) -> DesiredState:
         """Return the desired content of the files. Raises ConfigurationError."""
-        if self.start.way is Way.DROP_IN:
+        if self.start.way is AdditionMethod.DROP_IN:
             self._into_drop_in()
         elif not self.request.handlers:
             self.served = {}
         else:
             self._note_what_is_kept()
-            if self.start.way is Way.TEMPLATE:
+            if self.start.way is AdditionMethod.TEMPLATE:
                 self._into_template()
             else:
                 self._found_by_itself()
@@ -123,7 +127,7 @@ class Placing:
     def _into_drop_in(self) -> None:
         version = self.start.version
         part = self._part(version)
-        self.notes += containerd_sources.unused(self.inspection.sources, self.candidates)
+        self.notes += containerd_sources.note_unused_sources(self.inspection.sources, self.candidates)
         if part.legacy:
             self.default = None  # a default of the legacy kind has no name
         elif self.request.settings.use_legacy_config:
@@ -132,13 +136,13 @@ class Placing:
         with located(wanted.path):
             base = wanted.base or b""
             document = toml_document.parse(base)
-            if document and (said := made_version(document.get("version", 1))) != version:
+            if document and (said := check_version(document.get("version", 1))) != version:
                 raise ConfigurationError(
                     f"is of version {said!r}, and the file that imports it of version {version}",
                     line=toml_document.line_of(base, VERSION) or 1,
                     hint="move it away, or write it for that version",
                 )
-            text, owned = config.with_us(base, [part], None if document else version)
+            text, owned = config.add_parts(base, [part], None if document else version)
         self.without[wanted.role] = wanted.holding(text, toml_document.parse, owned)
 
     def _into_template(self) -> None:
@@ -146,14 +150,14 @@ class Placing:
             base = wanted.base if wanted.base is not None else templates.BASE
             part = self._part(self.start.version)
             self._refuse_another(part)
-            text = templates.with_block(base, part)
-            own = templates.named(base, part)
+            text = templates.add_block(base, part)
+            own = templates.find_own_runtimes(base, part)
         if self.layout.templates[self.role] in self.placed.changed:
             # its result is still unknown: a restart would be the first to show it
             name = self.layout.name
             why = f"was changed after config.toml was made of it: {name} has not been started with it"
             self.notes.append(f"{wanted.path} {why}")
-        if self.start.version < _ON_BY_DEFAULT <= self.layout.version:
+        if self.start.version < _CDI_ON_BY_DEFAULT <= self.layout.version:
             newest = posixpath.basename(self.layout.template or "")
             self.notes.append(f"{wanted.path} is what {self.layout.name} reads next, as no {newest} is there")
         if templates.render(base, b"", part.plugin) is None:
@@ -161,7 +165,7 @@ class Placing:
             self.notes.append(f"{wanted.path} {why}")
         self.without[self.role] = msgspec.structs.replace(wanted, target=text)
         self._note_cdi(part)
-        self.notes += containerd_sources.unused(self.inspection.sources, self.candidates)
+        self.notes += containerd_sources.note_unused_sources(self.inspection.sources, self.candidates)
         self._note_unused(own, f"{wanted.path} has their tables already")
         if templates.is_conditional(base):
             found = self.layout.finding(self.request.toolkit_folder) & self.served.keys() - own
@@ -237,14 +241,14 @@ class Placing:
 def _distribution_wants_cdi(document: Table, plugin: str, version: int) -> bool:
     """Return whether CDI has to be turned on: files of version 2 may be a 1.7's, which has it off by default."""
     said = lookup(document, enable_cdi(plugin))
-    return said is not True and (said is False or version < _ON_BY_DEFAULT)
+    return said is not True and (said is False or version < _CDI_ON_BY_DEFAULT)
 
 
-_KNOWS_ENABLE_CDI: Release = (2, 1)
+_LAST_WITH_ENABLE_CDI: Release = (2, 1)
 """The last release that knows the key; newer ones always resolve CDI devices."""
 
 
-def by_drop_in(work: Work) -> DesiredState | None:
+def build_drop_in_state(work: OwnFiles) -> DesiredState | None:
     """Return the state with the handlers in our own drop-in, which the root imports; the root gets at most an import.
 
     None if that is not certain to work: the daemon may not merge deeply, the root's version is unsuitable for a
@@ -269,14 +273,14 @@ def by_drop_in(work: Work) -> DesiredState | None:
     if containerd_files.covers(containerd_files.imports(base, root.path), posixpath.normpath(host_path)):
         text, ownership = base, Ownership()
     else:
-        text, ownership = config.with_import(base, host_path)
+        text, ownership = config.add_import(base, host_path)
     part = _part(work, plugin, (View.DEEP,))
-    files = [_edited(drop_in, [part], new), root.holding(text, toml_document.parse, ownership)]
+    files = [_edit_file(drop_in, [part], new), root.holding(text, toml_document.parse, ownership)]
     untouched = [wanted for role, wanted in work.without.items() if role not in (ROOT_ROLE, DROP_IN_ROLE)]
-    return _state(work, [*untouched, *files], ())
+    return _build_state(work, [*untouched, *files], ())
 
 
-def in_place(work: Work) -> DesiredState:
+def build_in_place_state(work: OwnFiles) -> DesiredState:
     """Return the state with the handlers in the file that has the table, or in the root: where every daemon sees them.
 
     Raises ConfigurationError if no such edit is right for every containerd that may read the files.
@@ -284,7 +288,7 @@ def in_place(work: Work) -> DesiredState:
     plugins: dict[tuple[str, str], list[View]] = {}
     for view in work.views:
         plugin = work.plugin(view)
-        role = views_of.owner(view, work.files, plugin).role
+        role = views_of.find_last_with(view, work.files, plugin).role
         plugins.setdefault((role, plugin), []).append(view)
         if work.release is None and plugin == SHORT and view is View.DEEP:
             plugins.setdefault((role, RUNTIME), []).append(view)
@@ -292,18 +296,18 @@ def in_place(work: Work) -> DesiredState:
     edited = dict(work.without)
     for role in dict.fromkeys(role for role, _ in plugins):
         if role not in work.without:
-            raise _not_editable(work, role)
+            raise _not_editable_error(work, role)
         parts = [_part(work, plugin, views) for (place, plugin), views in plugins.items() if place == role]
         version = work.new_version if role == ROOT_ROLE else None
-        edited[role] = _edited(work.without[role], parts, version)
-    _refuse_what_would_be_lost(work, edited)
+        edited[role] = _edit_file(work.without[role], parts, version)
+    _refuse_losses(work, edited)
     imported = [wanted for role, wanted in edited.items() if role not in (ROOT_ROLE, DROP_IN_ROLE)]
     unknown = f"{drop_in.path} is not used: containerd is not known to be 2.1 or later, so config.toml is edited"
     unused = work.release is None and edited[DROP_IN_ROLE].target == drop_in.base
-    return _state(work, [*imported, edited[ROOT_ROLE], edited[DROP_IN_ROLE]], (unknown,) if unused else ())
+    return _build_state(work, [*imported, edited[ROOT_ROLE], edited[DROP_IN_ROLE]], (unknown,) if unused else ())
 
 
-def _not_editable(work: Work, role: str) -> ConfigurationError:
+def _not_editable_error(work: OwnFiles, role: str) -> ConfigurationError:
     """Return the error for a file that must be edited and cannot be."""
     path = next(file.path for file in work.files if file.role == role)
     imported = next(each for each in work.inspection.graph if each.path == path)
@@ -320,7 +324,7 @@ def _not_editable(work: Work, role: str) -> ConfigurationError:
     )
 
 
-def _refuse_what_would_be_lost(work: Work, edited: Mapping[str, DesiredFile]) -> None:
+def _refuse_losses(work: OwnFiles, edited: Mapping[str, DesiredFile]) -> None:
     """Raise ConfigurationError if some daemon that may read the files would lose a setting or miss our handlers."""
     after = [
         msgspec.structs.replace(file, document=toml_document.parse(edited[file.role].target or b""))
@@ -330,8 +334,8 @@ def _refuse_what_would_be_lost(work: Work, edited: Mapping[str, DesiredFile]) ->
     ]
     request = work.request
     for view in work.views:
-        old, _ = views_of.served(view, work.files, work.version, work.release)
-        new, default = views_of.served(view, after, work.effective_version, work.release)
+        old, _ = views_of.merge_served(view, work.files, work.version, work.release)
+        new, default = views_of.merge_served(view, after, work.effective_version, work.release)
         wrong = [
             f"it would not see the handler {name}"
             for name, path in request.served.items()
@@ -340,7 +344,8 @@ def _refuse_what_would_be_lost(work: Work, edited: Mapping[str, DesiredFile]) ->
         wrong += [
             f"its runtime {name} would not be what it was"
             for name, entry in old.items()
-            if name not in request.served and not same(config.said(new.get(name)), config.said(entry))
+            if name not in request.served
+            and not is_same(config.strip_defaults(new.get(name)), config.strip_defaults(entry))
         ]
         legacy = request.settings.use_legacy_config and work.plugin(view) == SHORT
         if request.default is not None and not legacy and default != request.default:
@@ -357,11 +362,11 @@ def _refuse_what_would_be_lost(work: Work, edited: Mapping[str, DesiredFile]) ->
 # --- additions ---
 
 
-def _part(work: Work, plugin: str, views: Sequence[View]) -> Part:
+def _part(work: OwnFiles, plugin: str, views: Sequence[View]) -> Part:
     """Return the additions to one plugin's table of a file, for daemons with these views."""
     settings = work.request.settings
     effective = views_of.plugin_table(views[-1], work.files, plugin)
-    older = _of_version_1(work, plugin)
+    older = _version_1_table(work, plugin)
     base_runtime = config.chosen_base_runtime(_candidates(work, effective, plugin), effective, plugin)
     if not base_runtime and older:
         base_runtime = config.chosen_base_runtime(_candidates(work, older, SHORT), older, SHORT)
@@ -379,7 +384,7 @@ def _part(work: Work, plugin: str, views: Sequence[View]) -> Part:
     return Part(plugin, made, work.request.default, copied, built_in=built_in, legacy=legacy, cdi=cdi)
 
 
-def _of_version_1(work: Work, plugin: str) -> Table:
+def _version_1_table(work: OwnFiles, plugin: str) -> Table:
     """Return the table under version 1's plugin name, if runtimes in the newer plugin's table would hide its runtimes.
 
     2.0 to 2.2 read only the table with the newest name; later ones read both, and then the newest alone.
@@ -390,28 +395,28 @@ def _of_version_1(work: Work, plugin: str) -> Table:
     return {} if known else views_of.plugin_table(work.views[-1], work.files, SHORT)
 
 
-def _candidates(work: Work, effective: Table, plugin: str) -> list[Candidate]:
+def _candidates(work: OwnFiles, effective: Table, plugin: str) -> list[Candidate]:
     """Return the base runtime of each source for this plugin's table."""
     return config.candidates(work.inspection.sources, effective, plugin, work.request.toolkit_folder)
 
 
-def _wants_cdi(work: Work, effective: Table, plugin: str) -> bool:
+def _wants_cdi(work: OwnFiles, effective: Table, plugin: str) -> bool:
     """Return whether `enable_cdi` has to be written: 2.0 and 2.1 have it on by default, newer ones do not know it."""
     said = lookup(effective, enable_cdi(plugin))
     if said is True or work.version == 4:  # noqa: PLR2004  # the version
         return False
     if work.release is None or work.release < READS_VERSION_3:
         return True
-    return said is False and work.release <= _KNOWS_ENABLE_CDI
+    return said is False and work.release <= _LAST_WITH_ENABLE_CDI
 
 
-def _edited(wanted: DesiredFile, parts: Sequence[Part], version: int | None) -> DesiredFile:
+def _edit_file(wanted: DesiredFile, parts: Sequence[Part], version: int | None) -> DesiredFile:
     """Return a file with these parts added."""
-    text, ownership = config.with_us(wanted.base or b"", parts, version)
+    text, ownership = config.add_parts(wanted.base or b"", parts, version)
     return wanted.holding(text, toml_document.parse, ownership)
 
 
-def _state(work: Work, files: Sequence[DesiredFile], notes: Sequence[str]) -> DesiredState:
+def _build_state(work: OwnFiles, files: Sequence[DesiredFile], notes: Sequence[str]) -> DesiredState:
     """Return the desired state of the files, the handlers to be served then, and notes.
 
     No note keeps the handlers from being registered.
@@ -419,7 +424,7 @@ def _state(work: Work, files: Sequence[DesiredFile], notes: Sequence[str]) -> De
     plugin = work.plugin(work.views[-1])
     table = views_of.plugin_table(work.views[-1], work.files, plugin)
     settings = work.request.settings
-    told = [*notes, *config.unused(work.inspection.sources, _candidates(work, table, plugin))]
+    told = [*notes, *config.note_unused_sources(work.inspection.sources, _candidates(work, table, plugin))]
     if work.release is None:  # trial.py checks the imports of a live containerd
         told += [
             f"{each.importer} imports {shown.named(each.path)}, which is not seen here: without it containerd does not "
@@ -438,7 +443,7 @@ def _state(work: Work, files: Sequence[DesiredFile], notes: Sequence[str]) -> De
     )
 
 
-def with_chosen_defaults(state: DesiredState, request: Request, records: Mapping[str, Recorded]) -> DesiredState:
+def with_chosen_defaults(state: DesiredState, request: Request, records: Mapping[str, RecordedFile]) -> DesiredState:
     """Return the state with our handler as default where another program made it the default since.
 
     Such a default is not ours, and is removed with the handler. A default from the settings replaces it.
@@ -447,7 +452,7 @@ def with_chosen_defaults(state: DesiredState, request: Request, records: Mapping
         return state
     files = []
     for wanted in state.files:
-        recorded = records.get(wanted.path, Recorded())
+        recorded = records.get(wanted.path, RecordedFile())
         if wanted.role not in layouts.NOT_TOML and wanted.target:
             changes = config.chosen_defaults(wanted.file.content or b"", recorded.ownership, request.served)
             text = toml_document.edit(wanted.target, changes, marker=MARKER)
@@ -457,7 +462,7 @@ def with_chosen_defaults(state: DesiredState, request: Request, records: Mapping
     return msgspec.structs.replace(state, files=tuple(files))
 
 
-def refuse_lost_root(inspection: ContainerdInspection, records: Mapping[str, Recorded]) -> None:
+def refuse_lost_root(inspection: ContainerdInspection, records: Mapping[str, RecordedFile]) -> None:
     """Raise ConfigurationError if the file that imported our drop-in without an edit of ours is gone.
 
     It had other settings, and there is no copy of it. A file that we edited is restored.
@@ -479,7 +484,7 @@ def refuse_lost_root(inspection: ContainerdInspection, records: Mapping[str, Rec
 # --- removal ---
 
 
-def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> DesiredFile:
+def without_us(file: EngineFile, recorded: RecordedFile, toolkit_folder: str) -> DesiredFile:
     """Return a file without our changes: its target is its base. Raises ConfigurationError.
 
     If our text is untouched, the original bytes are restored; else our changes are removed from the text.
@@ -489,7 +494,7 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
 
     def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
         if file.role not in layouts.TEMPLATE_ROLES:
-            without = _toml(file.role, content, recorded, toolkit_folder)
+            without = _remove_from_toml(file.role, content, recorded, toolkit_folder)
             edit = partial(toml_document.edit, marker=MARKER)
             chosen = config.chosen_defaults(content, recorded.ownership, recorded.handlers)
             cut_off = losses.is_cut_off(content, recorded, edit, chosen, CRI_TABLES)
@@ -498,7 +503,7 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
             return recorded.before, (losses.CUT_OFF,)
         created = recorded.before is None and templates.is_ours(content)
         # the file was created for us, and has no other content
-        return (None if created else templates.without_block(content)), ()
+        return (None if created else templates.remove_block(content)), ()
 
     with located(file.path):
         used_where_there = (
@@ -511,22 +516,24 @@ def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> Des
             file.content, recorded.before, recorded.written, without_ours, may_be_absent=used_where_there
         )
         if base is not None and file.role in layouts.TEMPLATE_ROLES:
-            base, taken = templates.without_handlers(base, toolkit_folder)  # an older installer's are never restored
+            base, taken = templates.remove_handlers(base, toolkit_folder)  # an older installer's are never restored
             left = (*left, *taken)
     if file.role == DROP_IN_ROLE and recorded.before is None and base is not None and base != file.content:
         left = (*left, "the rest is somebody else's and stays; it counts only if config.toml imports it by itself")
     return DesiredFile(file, base=base, target=base, left=left, metadata=recorded.metadata)
 
 
-def _toml(role: str, content: bytes, recorded: Recorded, toolkit_folder: str) -> tuple[bytes | None, tuple[str, ...]]:
+def _remove_from_toml(
+    role: str, content: bytes, recorded: RecordedFile, toolkit_folder: str
+) -> tuple[bytes | None, tuple[str, ...]]:
     """Return a containerd file or drop-in without our changes, None if it was created for us and has nothing else."""
     whole = role in (DROP_IN_ROLE, layouts.DROP_IN_ROLE)
-    unmarked = whole and not recorded.written and not toml_document.marked(content, MARKER)
-    if unmarked and config.ours_alone(content, toolkit_folder):
+    unmarked = whole and not recorded.written and not toml_document.find_marked_tables(content, MARKER)
+    if unmarked and config.has_only_our_runtimes(content, toolkit_folder):
         return None, ()  # an older installer's file, whole: it wrote only its own content into it
     ownership = recorded.ownership
     if role == layouts.DROP_IN_ROLE and not ownership.keys:
-        ownership = config.recognised(content, whole=True)
+        ownership = config.find_unrecorded(content, whole=True)
     base, left = config.without_us(content, ownership, toolkit_folder, recorded.before, recorded.handlers)
     made = recorded.before is None and (recorded.written or (whole and base != content))
     if made and not base.strip():
@@ -546,8 +553,8 @@ def recognised(inspection: ContainerdInspection, toolkit_folder: str) -> Mapping
     found = {}
     for file in inspection.files:
         with located(file.path):
-            found[file.path] = config.recognised(file.content or b"", whole=file is drop_in)
-    goes = without_us(drop_in, Recorded(ownership=found[drop_in.path]), toolkit_folder).base is None
+            found[file.path] = config.find_unrecorded(file.content or b"", whole=file is drop_in)
+    goes = without_us(drop_in, RecordedFile(ownership=found[drop_in.path]), toolkit_folder).base is None
     if goes and drop_in.content is not None:
         imports = config.imports_of(root.content or b"", sorted({*inspection.drop_in_names, drop_in.path}))
         known = found[root.path]

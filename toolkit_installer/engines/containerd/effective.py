@@ -11,7 +11,7 @@ import msgspec
 
 from toolkit_installer.documents import shown, toml_document
 from toolkit_installer.documents.changes import Table, lookup
-from toolkit_installer.engines.api import release_of
+from toolkit_installer.engines.api import parse_release
 from toolkit_installer.engines.containerd import tables as views_of
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
@@ -23,11 +23,11 @@ from toolkit_installer.engines.containerd.tables import (
     RUNTIME,
     SHORT,
     VERSION,
-    Read,
+    ConfigFile,
     Release,
     View,
-    disabled,
     executable,
+    find_disabled,
     is_runc,
     legacy_type,
     parse_checked,
@@ -35,19 +35,19 @@ from toolkit_installer.engines.containerd.tables import (
     shape,
     table_of,
 )
-from toolkit_installer.engines.ownership import Fault, ListedRuntime, beneath
+from toolkit_installer.engines.ownership import Fault, ListedRuntime, is_beneath
 from toolkit_installer.errors import located
 
 _VERSION_3 = 3
 
 
-def parsed(role: str, path: str, content: bytes, by_relative_pattern: bool = False) -> Read:  # noqa: FBT001, FBT002
+def parse_file(role: str, path: str, content: bytes, by_relative_pattern: bool = False) -> ConfigFile:  # noqa: FBT001, FBT002
     """Return a parsed file. Raises ConfigurationError naming the file."""
     with located(path):
-        return Read(role, path, content, *parse_checked(content), by_relative_pattern)
+        return ConfigFile(role, path, content, *parse_checked(content), by_relative_pattern)
 
 
-def last_version(files: Sequence[Read], release: Release | None) -> int | None:
+def last_version(files: Sequence[ConfigFile], release: Release | None) -> int | None:
     """Return the version by which a daemon reads all files, None if no file has that line.
 
     Until 2.2 the last version of any file counts for all; later ones read each file by its own version.
@@ -59,55 +59,57 @@ def last_version(files: Sequence[Read], release: Release | None) -> int | None:
 
 
 def find_faults(
-    files: Sequence[Read], views: Sequence[View], version: int | None, release: Release | None, called: str = ""
+    files: Sequence[ConfigFile], views: Sequence[View], version: int | None, release: Release | None, called: str = ""
 ) -> list[Fault]:
     """Return the faults of files that these views read; those that keep containerd from starting come first.
 
     `called`: the running containerd's whole version, "" if unknown.
     """
-    refused = refused_version(files, called, release) if release is not None else None
-    missing = [missing_default(view, files, version, release) for view in views]
+    refused = find_refused_version(files, called, release) if release is not None else None
+    missing = [find_missing_default(view, files, version, release) for view in views]
     stops = all(missing)
     found = [each for each in missing if each is not None][:1]
     return [
         *([msgspec.structs.replace(refused, stops=True)] if refused is not None else []),
         *(msgspec.structs.replace(each, stops=stops, mended=True) for each in found),
-        *unread(files, release),
+        *find_unread(files, release),
     ]
 
 
-def faults_of(files: Sequence[Read], called: str) -> list[Fault]:
+def check_files(files: Sequence[ConfigFile], called: str) -> list[Fault]:
     """Return the faults of the files of a containerd with the version `called`, "" if unknown."""
-    release = release_of(called)
+    release = parse_release(called)
     version = last_version(files, release)
-    return find_faults(files, views_of.views(release, version), version, release, called)
+    return find_faults(files, views_of.possible_views(release, version), version, release, called)
 
 
-def missing_default(view: View, files: Sequence[Read], version: int | None, release: Release | None) -> Fault | None:
+def find_missing_default(
+    view: View, files: Sequence[ConfigFile], version: int | None, release: Release | None
+) -> Fault | None:
     """Return a fault if a daemon with this view would not start its CRI for lack of its default runtime's table.
 
     None if the table exists, or if the CRI plugin is disabled.
     """
-    if disabled((file.path, file.document) for file in files) is not None:
+    if find_disabled((file.path, file.document) for file in files) is not None:
         return None
     plugin = views_of.plugin_of(view, files, version, release)
     table = views_of.plugin_table(view, files, plugin)
-    known, default = views_of.served(view, files, version, release)
+    known, default = views_of.merge_served(view, files, version, release)
     older = view is not View.DEEP and (release is None or release < READS_VERSION_3)
     name = BUILT_IN_RUNTIME if default is None else default
     if name in known or (older and lookup(table, legacy_type(plugin))):
         return None
-    read = views_of.read_by(view, files)
+    read = views_of.files_read_by(view, files)
     having = [file for file in read if plugin in _plugins_of(file)]
     last = having[-1] if having else read[0]
     losing = next((file for file in reversed(having[:-1]) if name in runtimes_in(file.document, plugin)), None)
-    named = shown.quoted(name)
+    named = shown.quote_name(name)
     if losing is not None and view is not View.DEEP:
-        where = _place(losing, (*shape(plugin).runtimes, name))
+        where = _location(losing, (*shape(plugin).runtimes, name))
         return Fault(
             last.path,
             _line(last, ("plugins", plugin)),
-            f"takes the default runtime {named} away, which {where} has: {_called(view, release)} takes a plugin's "
+            f"takes the default runtime {named} away, which {where} has: {_name_of(view, release)} takes a plugin's "
             "table from the last file that has it, and its CRI does not start without the default runtime's table",
             f"add the table of the runtime {named} to this file, or move the file's tables to {losing.path}, and "
             "restart containerd",
@@ -117,13 +119,13 @@ def missing_default(view: View, files: Sequence[Read], version: int | None, rele
     return Fault(
         naming.path,
         _line(naming, path) or _line(naming, ("plugins", plugin)),
-        f"the default runtime is {named}, and no file that {_called(view, release)} reads has a table for it: its CRI "
+        f"the default runtime is {named}, and no file that {_name_of(view, release)} reads has a table for it: its CRI "
         "does not start",
         f"add that table, or name another default_runtime_name; {', '.join(known) or 'none'} is there",
     )
 
 
-def unread(files: Sequence[Read], release: Release | None) -> Iterator[Fault]:
+def find_unread(files: Sequence[ConfigFile], release: Release | None) -> Iterator[Fault]:
     """Yield the files whose CRI tables a daemon ignores because another file is of another version.
 
     Until 2.2 one version counts for all files; 2.3 and later migrate each file by its own.
@@ -136,7 +138,7 @@ def unread(files: Sequence[Read], release: Release | None) -> Iterator[Fault]:
     newer = [file for file in files if release >= READS_VERSION_3 and lookup(file.document, table_of(RUNTIME))]
     for file in files:
         for name in (SHORT, GRPC, RUNTIME, IMAGES):
-            by = deciding if _passed_over(name, version, release) else None
+            by = deciding if _is_ignored(name, version, release) else None
             if by is None and name == GRPC and newer and lookup(file.document, table_of(GRPC)):
                 by = next((other for other in newer if other is not file), None)
             if by is None or by.version == file.version or name not in _plugins_of(file):
@@ -153,14 +155,14 @@ def unread(files: Sequence[Read], release: Release | None) -> Iterator[Fault]:
             )
 
 
-def _passed_over(name: str, version: int, release: Release) -> bool:
+def _is_ignored(name: str, version: int, release: Release) -> bool:
     """Return whether a daemon that goes by this version ignores a file's table under this plugin name."""
     if release < READS_VERSION_3:
         return name != (SHORT if version == 1 else GRPC)
     return version >= _VERSION_3 and name in (SHORT, GRPC)
 
 
-def refused_version(files: Sequence[Read], version: str, release: Release) -> Fault | None:
+def find_refused_version(files: Sequence[ConfigFile], version: str, release: Release) -> Fault | None:
     """Return why this daemon would refuse to start: containerd 2.3.0 to 2.3.4 accept no import of a newer version."""
     numbers = version.removeprefix("v").split("-")[0].split(".")
     patch = int(numbers[2]) if len(numbers) > 2 and numbers[2].isdecimal() else None  # noqa: PLR2004  # the third
@@ -182,7 +184,9 @@ def refused_version(files: Sequence[Read], version: str, release: Release) -> Fa
 _LAST_THAT_REFUSES = 4
 
 
-def replaced(view: View, files: Sequence[Read], version: int | None, release: Release | None) -> Iterator[Fault]:
+def find_replaced(
+    view: View, files: Sequence[ConfigFile], version: int | None, release: Release | None
+) -> Iterator[Fault]:
     """Yield the settings of a file that a daemon with this view loses to a later file with the same plugin's table.
 
     Until 2.0 the last file with a plugin's table replaces the table whole.
@@ -192,7 +196,7 @@ def replaced(view: View, files: Sequence[Read], version: int | None, release: Re
     from toolkit_installer.documents.shown import is_plain_key  # noqa: PLC0415  # no run comes here
 
     plugin = views_of.plugin_of(view, files, version, release)
-    having = [file for file in views_of.read_by(view, files) if plugin in _plugins_of(file)]
+    having = [file for file in views_of.files_read_by(view, files) if plugin in _plugins_of(file)]
     last = having[-1] if having else None
     for file in having[:-1]:
         assert last is not None  # noqa: S101  # there is one before it
@@ -206,22 +210,22 @@ def replaced(view: View, files: Sequence[Read], version: int | None, release: Re
             yield Fault(
                 last.path,
                 _line(last, ("plugins", plugin)),
-                f"replaces the table [plugins.{plugin!r}] of {file.path}: {_called(view, release)} takes it from the "
+                f"replaces the table [plugins.{plugin!r}] of {file.path}: {_name_of(view, release)} takes it from the "
                 f"last file that has it, and loses {' and '.join(words)}",
                 f"add {' and '.join(words)} to {last.path}, or move the tables of {last.path} to {file.path}, and "
                 "restart containerd",
             )
 
 
-def served_below(files: Sequence[Read], release: Release | None, folder: str) -> Iterator[Fault]:
+def find_served_in(files: Sequence[ConfigFile], release: Release | None, folder: str) -> Iterator[Fault]:
     """Yield the files from which a daemon serves handlers whose executable lies in `folder`."""
     version = last_version(files, release)
-    (view, *_) = views_of.views(release, version)
-    known, _ = views_of.served(view, files, version, release)
+    (view, *_) = views_of.possible_views(release, version)
+    known, _ = views_of.merge_served(view, files, version, release)
     for name, entry in known.items():
-        if not beneath(executable(entry), folder):
+        if not is_beneath(executable(entry), folder):
             continue
-        for file in reversed(views_of.read_by(view, files)):
+        for file in reversed(views_of.files_read_by(view, files)):
             plugin = next((each for each in PLUGINS if name in runtimes_in(file.document, each)), None)
             if plugin is not None:
                 yield Fault(
@@ -233,44 +237,44 @@ def served_below(files: Sequence[Read], release: Release | None, folder: str) ->
                 break
 
 
-def _plugins_of(file: Read) -> frozenset[str]:
+def _plugins_of(file: ConfigFile) -> frozenset[str]:
     plugins = file.document.get("plugins")
     return frozenset(plugins) if isinstance(plugins, dict) else frozenset()
 
 
-def _called(view: View, release: Release | None) -> str:
+def _name_of(view: View, release: Release | None) -> str:
     return str(view) if release is None else f"containerd {release[0]}.{release[1]}"
 
 
-def _line(file: Read, path: tuple[str, ...]) -> int | None:
+def _line(file: ConfigFile, path: tuple[str, ...]) -> int | None:
     return toml_document.line_of(file.content, path)
 
 
-def _place(file: Read, path: tuple[str, ...]) -> str:
+def _location(file: ConfigFile, path: tuple[str, ...]) -> str:
     line = _line(file, path)
     return file.path if line is None else f"{file.path}:{line}"
 
 
-def listed(files: Sequence[Read], release: Release | None) -> Iterator[ListedRuntime]:
+def list_runtimes(files: Sequence[ConfigFile], release: Release | None) -> Iterator[ListedRuntime]:
     """Yield the runtimes that a daemon has with these files, its own runc included."""
     version = last_version(files, release)
-    (view, *_) = views_of.views(release, version)
-    known, default = views_of.served(view, files, version, release)
+    (view, *_) = views_of.possible_views(release, version)
+    known, default = views_of.merge_served(view, files, version, release)
     plugin = views_of.plugin_of(view, files, version, release)
     for name, entry in known.items():
-        path, line = _place_of(views_of.read_by(view, files), name)
+        path, line = _find_runtime(views_of.files_read_by(view, files), name)
         runc = is_runc(entry)
         runs = executable(entry) or (BUILT_IN_RUNTIME if runc else None)  # runc's shim looks for it in PATH
         by_systemd = _is_by_systemd(entry, files, plugin) if runc and line is not None else None
         yield ListedRuntime(name, runs, path, line, by_systemd, name == (default or BUILT_IN_RUNTIME))
 
 
-def _is_by_systemd(entry: Table, files: Sequence[Read], plugin: str) -> bool:
+def _is_by_systemd(entry: Table, files: Sequence[ConfigFile], plugin: str) -> bool:
     for_all = (lookup(file.document, ("plugins", plugin, "systemd_cgroup")) for file in files)
     return lookup(entry, ("options", "SystemdCgroup")) is True or any(said is True for said in for_all)
 
 
-def _place_of(files: Sequence[Read], name: str) -> tuple[str, int | None]:
+def _find_runtime(files: Sequence[ConfigFile], name: str) -> tuple[str, int | None]:
     for file in reversed(files):
         for plugin in PLUGINS:
             if name in runtimes_in(file.document, plugin):

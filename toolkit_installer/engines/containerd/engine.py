@@ -19,18 +19,18 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Path as DocumentPath
-from toolkit_installer.documents.changes import Remove, Table, apply, lookup, merged, same
+from toolkit_installer.documents.changes import Remove, Table, apply_changes, is_same, lookup, merge_tables
 from toolkit_installer.engines.api import (
     Adapter,
     DesiredState,
     EngineFile,
     EngineSilentError,
     Inspection,
-    Live,
-    Recorded,
+    LiveState,
+    RecordedFile,
     Reload,
     Trials,
-    release_of,
+    parse_release,
 )
 from toolkit_installer.engines.common import cri, losses, reload_method, serving
 from toolkit_installer.engines.common import reload_method as common_trial
@@ -39,7 +39,7 @@ from toolkit_installer.engines.containerd import config, effective, layouts, tem
 from toolkit_installer.engines.containerd import desired as containerd_desired
 from toolkit_installer.engines.containerd import files as root_file
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
-from toolkit_installer.engines.containerd.desired import Placing
+from toolkit_installer.engines.containerd.desired import DistributionEdit
 from toolkit_installer.engines.containerd.distributions import DISTRIBUTIONS, layout_of
 from toolkit_installer.engines.containerd.inspection import (
     CONFIG,
@@ -48,7 +48,7 @@ from toolkit_installer.engines.containerd.inspection import (
     ROOT_ROLE,
     ContainerdInspection,
 )
-from toolkit_installer.engines.containerd.layouts import Layout, Way
+from toolkit_installer.engines.containerd.layouts import AdditionMethod, Layout
 from toolkit_installer.engines.containerd.tables import (
     CRI_TABLES,
     PLUGINS,
@@ -59,7 +59,7 @@ from toolkit_installer.engines.containerd.tables import (
     runtimes_in,
     shape,
 )
-from toolkit_installer.engines.containerd.work import Work
+from toolkit_installer.engines.containerd.work import OwnFiles
 from toolkit_installer.engines.ownership import (
     BUILT_IN,
     CgroupSetting,
@@ -67,9 +67,9 @@ from toolkit_installer.engines.ownership import (
     ListedRuntime,
     Owned,
     Ownership,
-    beneath,
-    dangling_default,
-    default_in,
+    find_dangling_default,
+    find_default,
+    is_beneath,
 )
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, located
@@ -80,7 +80,11 @@ from toolkit_installer.node.reading import Reader
 from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
 
-_MADE = {"containerd.d": "containerd.toml", "config.toml.d": "config.toml", "config-v3.toml.d": "config.toml"}
+_GENERATED_FILES = {
+    "containerd.d": "containerd.toml",
+    "config.toml.d": "config.toml",
+    "config-v3.toml.d": "config.toml",
+}
 """Names of folders for drop-ins, and the distribution's own file next to each."""
 
 
@@ -101,7 +105,7 @@ def find_named_drop_in(node: Node, process: Process | None, config: str) -> Name
     folder, name = posixpath.split(config)
     if not name.endswith(".toml"):
         return None
-    for files, made, there in _places(node, process, folder):
+    for files, made, there in _candidate_folders(node, process, folder):
         layout = layout_of(files.content, made)
         if layout is None or layout.in_place:
             continue
@@ -121,7 +125,7 @@ def require_drop_in(named: NamedDropIn, found: ContainerdInspection) -> None:
     contents = {file.role: file.content for file in found.files}
     there = {path: content for role, path in named.layout.templates.items() if (content := contents.get(role))}
     start = named.layout.next_start(there, found.live.version if found.live is not None else None)
-    if start.way is not Way.DROP_IN:
+    if start.way is not AdditionMethod.DROP_IN:
         raise ConfigurationError(
             f"this {named.layout.name} imports no drop-in, so that it would not read this file",
             path=named.path,
@@ -129,20 +133,20 @@ def require_drop_in(named: NamedDropIn, found: ContainerdInspection) -> None:
         )
 
 
-def _places(node: Node, process: Process | None, folder: str) -> Iterator[tuple[Reader, str, str]]:
+def _candidate_folders(node: Node, process: Process | None, folder: str) -> Iterator[tuple[Reader, str, str]]:
     """Yield the distribution files that drop-ins in `folder` may belong to, and the folder's path on the node.
 
     The folder is matched by its own name first; then by its identity, as in a container that mounts it elsewhere.
     """
-    beside = _MADE.get(posixpath.basename(folder))
+    beside = _GENERATED_FILES.get(posixpath.basename(folder))
     if beside is not None:
         yield node.files, posixpath.join(posixpath.dirname(folder), beside), folder
     views: list[tuple[Reader, str]] = []
-    if process is not None and (started_with := root_file.config_of(process, "")):
+    if process is not None and (started_with := root_file.find_config_or(process, "")):
         views.append((Reader(root_of(process)), started_with))
     views += [(files, row.started_with) for files in node.readers()[1:] for row in DISTRIBUTIONS]
     for files, made in views:
-        for name, own in _MADE.items():
+        for name, own in _GENERATED_FILES.items():
             there = posixpath.join(posixpath.dirname(made), name)
             if posixpath.basename(made) == own and _is_same(files.root, there, node.root, folder):
                 yield files, made, there
@@ -156,7 +160,7 @@ def _is_same(one: Root, path: str, other: Root, folder: str) -> bool:
 
 
 SOCKET = "/run/containerd/containerd.sock"
-_NO_CRI = "UNIMPLEMENTED"
+_UNIMPLEMENTED = "UNIMPLEMENTED"
 """The gRPC status for a service that a server does not have."""
 
 
@@ -180,10 +184,10 @@ class Containerd(Adapter[ContainerdInspection]):
         socket = target.socket or SOCKET
         named = None
         if target.config is not None:
-            process = serving.process_of(node, self.name, socket)
+            process = serving.find_process(node, self.name, socket)
             named = find_named_drop_in(node, process, target.config)
         layout = named.layout if named is not None else self._layout(node, target, socket)
-        answer = Inspection(socket, (), *serving.heard(self, node, socket, target.asked.answer_timeout))
+        answer = Inspection(socket, (), *serving.query_engine(self, node, socket, target.asked.answer_timeout))
         if layout is not None:
             files, path = (named.files, named.path) if named is not None else (node.files, layout.drop_in)
             found = containerd_inspection.inspect_distribution(node, target, layout, answer, files, path)
@@ -196,17 +200,17 @@ class Containerd(Adapter[ContainerdInspection]):
         """Return the layout of the distribution that has this containerd, None if its files are its own."""
         config = target.config
         if config is None:
-            process = serving.process_of(node, self.name, socket)
-            config = root_file.told_config(process) if process is not None else None
+            process = serving.find_process(node, self.name, socket)
+            config = root_file.find_config(process) if process is not None else None
         layout = layout_of(node.files.content, config) if config is not None else None
         if config is None or layout is None:
             return None
         # a copied file is never generated again, and no containerd serves the socket
         copied = layout.may_be_copied(config, socket, lambda path: node.files.status(path) is not None)
-        return None if copied and serving.process_of(node, self.name, socket) is None else layout
+        return None if copied and serving.find_process(node, self.name, socket) is None else layout
 
     def desired(
-        self, inspection: ContainerdInspection, request: Request, records: Mapping[str, Recorded]
+        self, inspection: ContainerdInspection, request: Request, records: Mapping[str, RecordedFile]
     ) -> DesiredState:
         """Return the desired content of all files. Raises ConfigurationError."""
         for one, other in itertools.combinations(inspection.files, 2):
@@ -224,22 +228,22 @@ class Containerd(Adapter[ContainerdInspection]):
         for file in inspection.files:
             ownership = unknown.get(file.path, Ownership())
             if file.role in defaults and file.content is not None:  # another program made ours the default in its place
-                dangling = _dangling(parse_checked(file.content)[0], ours, defaults[file.role])
+                dangling = _find_dangling_defaults(parse_checked(file.content)[0], ours, defaults[file.role])
                 ownership = Ownership((*ownership.keys, *dangling), ownership.created)
-            recorded = records.get(file.path, Recorded(ownership=ownership, handlers=ours))
+            recorded = records.get(file.path, RecordedFile(ownership=ownership, handlers=ours))
             without[file.role] = wanted = containerd_desired.without_us(file, recorded, request.toolkit_folder)
             if file.role not in layouts.NOT_TOML:
                 losses.refuse_replaced(wanted, recorded, toml_document.parse, request.toolkit_folder, CRI_TABLES)
         containerd_desired.refuse_lost_root(inspection, records)
         if inspection.placed is not None:
-            return Placing(inspection, inspection.placed, request, without).desired()
+            return DistributionEdit(inspection, inspection.placed, request, without).desired()
         # an engine that is down for a moment is no reason to move our entries; in a drop-in of another program, our
         # entries are no evidence of how containerd merges files
         there = inspection.file(DROP_IN_ROLE).content is not None
         own = drop_in is not None and bool(drop_in.written) and drop_in.before is None
         kept = inspection.live is None and there and own
-        work = Work(inspection, request, without, deep=kept)
-        state = containerd_desired.by_drop_in(work) or containerd_desired.in_place(work)
+        work = OwnFiles(inspection, request, without, deep=kept)
+        state = containerd_desired.build_drop_in_state(work) or containerd_desired.build_in_place_state(work)
         return containerd_desired.with_chosen_defaults(state, request, records)
 
     def default_of(self, file: EngineFile) -> str | None:
@@ -247,30 +251,30 @@ class Containerd(Adapter[ContainerdInspection]):
         if file.role in layouts.ROLES or file.content is None:
             return None
         document, _ = parse_checked(file.content)
-        return default_in(document, *map(shape, PLUGINS))
+        return find_default(document, *map(shape, PLUGINS))
 
     def others_naming(
         self,
         node: Node,
-        live: Live | None,
+        live: LiveState | None,
         known: Mapping[str, str],
         handlers: Collection[str],
         defaults: Mapping[str, str],
     ) -> Sequence[tuple[EngineFile, Ownership]]:
         """Return the file that imports our drop-in by its own line, if its default runtime is one of `handlers`."""
         process = live.process if live is not None else None
-        if process is not None and root_file.behind(process) is not None:
+        if process is not None and root_file.find_layout(process) is not None:
             return ()  # a distribution generates it
         if DROP_IN_ROLE not in known:
             return ()
         beside = posixpath.join(posixpath.dirname(posixpath.dirname(known[DROP_IN_ROLE])), posixpath.basename(CONFIG))
         try:
-            config = root_file.config_of(process, CONFIG) if process is not None else None
+            config = root_file.find_config_or(process, CONFIG) if process is not None else None
             root = EngineFile(ROOT_ROLE, *node.locate_file(config or beside))
             document, _ = parse_checked(root.content or b"")
         except (ConfigurationError, NodeError):
             return ()
-        owned = _dangling(document, handlers, defaults.get(ROOT_ROLE))
+        owned = _find_dangling_defaults(document, handlers, defaults.get(ROOT_ROLE))
         return [(root, Ownership(owned))] if owned and root.path not in known.values() else []
 
     def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
@@ -279,7 +283,11 @@ class Containerd(Adapter[ContainerdInspection]):
         The unit may be a distribution's; k0s restarts its containerd by itself.
         """
         live = inspection.live
-        if live is not None and live.process is not None and (layout := root_file.behind(live.process)) is not None:
+        if (
+            live is not None
+            and live.process is not None
+            and (layout := root_file.find_layout(live.process)) is not None
+        ):
             if layout.reloads_itself and settings.reload_mode in (None, ReloadMode.SIGNAL):
                 return Reload(ReloadMode.SIGNAL, watched_by=layout.name)
             process = msgspec.structs.replace(live.process, unit=layout.unit(node, live.process))
@@ -292,7 +300,7 @@ class Containerd(Adapter[ContainerdInspection]):
                 disabled=switch[1],
             )
             return Reload(ReloadMode.NONE)  # it serves no handler, whatever it reads
-        reload = reload_method.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SYSTEMD)
+        reload = reload_method.choose_reload(node, self.name, inspection, settings.reload_mode, ReloadMode.SYSTEMD)
         return msgspec.structs.replace(reload, restarts=True) if reload.mode is ReloadMode.SIGNAL else reload
 
     def dangers(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:
@@ -308,35 +316,35 @@ class Containerd(Adapter[ContainerdInspection]):
         )
         return (warning,)
 
-    def ask(self, node: Node, socket: str, seconds: float) -> Live:
+    def ask(self, node: Node, socket: str, seconds: float) -> LiveState:
         """Query the CRI for its handlers, and mark those that a distribution registered. Raises EngineSilentError."""
-        live = ask_cri(node, socket, seconds)
+        live = query_cri(node, socket, seconds)
         return msgspec.structs.replace(live, own=_registered_by_itself(live))
 
-    def reads_instead(self, node: Node, live: Live, files: Mapping[str, str]) -> str:
+    def reads_instead(self, node: Node, live: LiveState, files: Mapping[str, str]) -> str:
         """Return the file that containerd reads if it is not ours and imports none of ours; "" on a distribution."""
-        if live.process is None or root_file.behind(live.process) is not None:
+        if live.process is None or root_file.find_layout(live.process) is not None:
             return ""
         return containerd_inspection.reads_instead(node, live.process, tuple(files.values()))
 
     def faults(
-        self, node: Node, socket: str, live: Live | None, files: Mapping[str, str], *, as_written: bool
+        self, node: Node, socket: str, live: LiveState | None, files: Mapping[str, str], *, as_written: bool
     ) -> tuple[Fault, ...]:
         """Return why the CRI would not start or ignores a file; on a distribution, which files are not TOML."""
         if not files.keys().isdisjoint(layouts.ROLES):
-            return () if as_written else tuple(_no_toml(node, files))
+            return () if as_written else tuple(_find_invalid_toml(node, files))
         if as_written and (own := files.get(containerd_inspection.ROOT_ROLE)) is not None:
             with contextlib.suppress(ConfigurationError):
                 if b"imports" not in (node.files.content(own) or b""):
                     return ()  # no other file can contradict what a run checked
-        process = live.process if live is not None else serving.process_of(node, self.name, socket)
+        process = live.process if live is not None else serving.find_process(node, self.name, socket)
         called = live.version if live is not None else ""
         if process is not None and not called:
-            called = common_trial.containerd_version(node.programs, process.executable)
+            called = common_trial.query_containerd_version(node.programs, process.executable)
         try:
-            if process is not None and root_file.behind(process) is not None:
+            if process is not None and root_file.find_layout(process) is not None:
                 return ()
-            place = root_file.config_of(process, containerd_inspection.CONFIG) if process is not None else None
+            place = root_file.find_config_or(process, containerd_inspection.CONFIG) if process is not None else None
             reader = Reader(root_of(process)) if process is not None and place is not None else node.files
             root = place or files.get(containerd_inspection.ROOT_ROLE, containerd_inspection.CONFIG)
             read = containerd_inspection.read_files(reader, root)
@@ -344,7 +352,7 @@ class Containerd(Adapter[ContainerdInspection]):
             # an unreadable file is reported where it is to be changed, and may be valid for containerd
             broken = error.path is not None and not isinstance(error, NodeError)
             return (Fault.of(error, stops=True),) if broken else ()
-        return tuple(effective.faults_of(read, called))
+        return tuple(effective.check_files(read, called))
 
     def other_files(
         self,
@@ -373,14 +381,14 @@ class Containerd(Adapter[ContainerdInspection]):
             role = containerd_inspection.import_role(file.path)
             if file.role == DROP_IN_ROLE and DROP_IN_ROLE not in files:
                 role = DROP_IN_ROLE if _is_copy(file, root_found, found.drop_in_names, toolkit_folder) else role
-            owned = _copied_default(file.content, toolkit_folder, prior)
+            owned = _find_copied_defaults(file.content, toolkit_folder, prior)
             others.append((msgspec.structs.replace(file, role=role), Ownership(owned)))
         return others
 
     def listed(self, files: Sequence[tuple[str, bytes]], version: str) -> Sequence[ListedRuntime]:
         """Return the runtimes of config.toml and its imports. Raises ConfigurationError."""
-        read = [effective.parsed("", path, content) for path, content in files]
-        return tuple(effective.listed(read, release_of(version))) if read else ()
+        read = [effective.parse_file("", path, content) for path, content in files]
+        return tuple(effective.list_runtimes(read, parse_release(version))) if read else ()
 
     def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:
         """Return the cgroup driver of the default runtime. Raises ConfigurationError."""
@@ -397,19 +405,19 @@ class Containerd(Adapter[ContainerdInspection]):
         """Return how to turn on CDI in containerd's CRI, in words."""
         return "write enable_cdi = true into the CRI plugin's table"
 
-    def still_serving(self, node: Node, live: Live, toolkit_folder: str) -> str:  # noqa: ARG002  # the process's own files
+    def still_serving(self, node: Node, live: LiveState, toolkit_folder: str) -> str:  # noqa: ARG002  # the process's own files
         """Return the files that keep our handlers served after a restart; "" for none, and on a distribution."""
         process = live.process
         try:
-            if process is None or root_file.behind(process) is not None:
+            if process is None or root_file.find_layout(process) is not None:
                 return ""
-            root = root_file.config_of(process, containerd_inspection.CONFIG)
+            root = root_file.find_config_or(process, containerd_inspection.CONFIG)
             if root is None:
                 return ""
             read = containerd_inspection.read_files(Reader(root_of(process)), root)
         except ConfigurationError:
             return ""  # unknown then
-        faults = effective.served_below(read, live.release, toolkit_folder)
+        faults = effective.find_served_in(read, live.release, toolkit_folder)
         return "; ".join(f"{fault.path}:{fault.line} {fault.reason}" for fault in faults)
 
     def try_handlers(self, node: Node, socket: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
@@ -424,7 +432,7 @@ class Containerd(Adapter[ContainerdInspection]):
 
         No signal is sent where the distribution restarts its containerd by itself.
         """
-        layout = root_file.behind(process)
+        layout = root_file.find_layout(process)
         if layout is not None and layout.reloads_itself:
             log.get().info(
                 "Waiting for the distribution to restart its containerd",
@@ -432,28 +440,28 @@ class Containerd(Adapter[ContainerdInspection]):
                 distribution=layout.name,
             )
             return
-        serving.hang_up(node, self.name, process)
+        serving.send_sighup(node, self.name, process)
 
 
-def ask_cri(node: Node, socket: str, seconds: float) -> Live:
+def query_cri(node: Node, socket: str, seconds: float) -> LiveState:
     """Query the CRI for its handlers. Raises EngineSilentError."""
     try:
-        status = cri.status(node.root, socket, seconds)
-        process = sockets.speaker(node.root, socket, b"")
-    except (NoAnswerError, sockets.StrangerError) as error:
+        status = cri.query_status(node.root, socket, seconds)
+        process = sockets.find_responding_process(node.root, socket, b"")
+    except (NoAnswerError, sockets.UntrustedProcessError) as error:
         # containerd serves once its plugins are loaded: a missing plugin failed, or is disabled
-        kind = EngineBrokenError if error.reason.startswith(_NO_CRI) else EngineSilentError
+        kind = EngineBrokenError if error.reason.startswith(_UNIMPLEMENTED) else EngineSilentError
         raise kind(f"the CRI of containerd does not answer: {error.reason}", path=socket) from error
     table = status.config.get("containerd") or {}
     handlers = {name: executable(entry) for name, entry in (table.get("runtimes") or {}).items()}
     for name in status.handlers - handlers.keys() - {""}:
         handlers[name] = None
     default = table.get("defaultRuntimeName")
-    folders, on = _cdi(status.config)
+    folders, on = _parse_cdi(status.config)
     looks, would = (folders, ()) if on else ((), folders or ())
     entries = table.get("runtimes") or {}
     drivers = {name: driver for name, entry in entries.items() if (driver := cgroup_driver(entry)) is not None}
-    return Live(
+    return LiveState(
         status.version,
         handlers,
         default,
@@ -464,7 +472,7 @@ def ask_cri(node: Node, socket: str, seconds: float) -> Live:
     )
 
 
-def _cdi(told: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, bool]:
+def _parse_cdi(told: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, bool]:
     """Return the folders of CDI specifications in a CRI configuration (None if unknown), and whether CDI is on.
 
     Source: containerd's CRI configuration. 1.6 has neither key, and from 2.2 on CDI cannot be turned off.
@@ -476,7 +484,7 @@ def _cdi(told: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, bool]:
     return known, bool(known) and told.get("enableCDI", True) is True
 
 
-def _no_toml(node: Node, files: Mapping[str, str]) -> Iterator[Fault]:
+def _find_invalid_toml(node: Node, files: Mapping[str, str]) -> Iterator[Fault]:
     """Yield a fault for each managed file of a distribution that containerd could not parse; templates are skipped."""
     for role, path in files.items():
         if role in layouts.NOT_TOML:
@@ -490,29 +498,31 @@ def _no_toml(node: Node, files: Mapping[str, str]) -> Iterator[Fault]:
             yield Fault.of(error, stops=True)
 
 
-def _dangling(document: Table, handlers: Collection[str], prior: str | None) -> tuple[Owned, ...]:
+def _find_dangling_defaults(document: Table, handlers: Collection[str], prior: str | None) -> tuple[Owned, ...]:
     """Return the defaults that name one of `handlers`, to be removed, or replaced by `prior` if containerd knows it."""
     found: list[Owned] = []
     for place in map(shape, PLUGINS):
         known = prior if prior in (*place.entries(document), BUILT_IN) else None
-        found += dangling_default(document, place, handlers, known).keys
+        found += find_dangling_default(document, place, handlers, known).keys
     return tuple(found)
 
 
-def _copied_default(content: bytes, toolkit_folder: str, prior: str | None) -> tuple[Owned, ...]:
+def _find_copied_defaults(content: bytes, toolkit_folder: str, prior: str | None) -> tuple[Owned, ...]:
     """Return the dangling defaults of another program's file: those that name a handler in our toolkit folder."""
     document, _ = parse_checked(content)
-    copied = _in_folder(document, toolkit_folder)
-    return _dangling(apply(document, tuple(map(Remove, copied))), {path[-1] for path in copied}, prior)
+    copied = _find_our_handlers(document, toolkit_folder)
+    return _find_dangling_defaults(
+        apply_changes(document, tuple(map(Remove, copied))), {path[-1] for path in copied}, prior
+    )
 
 
-def _in_folder(document: Table, toolkit_folder: str) -> list[DocumentPath]:
+def _find_our_handlers(document: Table, toolkit_folder: str) -> list[DocumentPath]:
     """Return the paths of a document's handlers whose executable lies in our toolkit folder."""
     return [
         (*place.runtimes, name)
         for place in map(shape, PLUGINS)
         for name, entry in place.entries(document).items()
-        if beneath(executable(entry), toolkit_folder)
+        if is_beneath(executable(entry), toolkit_folder)
     ]
 
 
@@ -526,26 +536,26 @@ def _is_copy(drop_in: EngineFile, root: EngineFile, names: Collection[str], tool
     if config.imports_of(root_content, sorted({*names, drop_in.path})).keys:
         return False
     document, _ = parse_checked(content)
-    ours = _in_folder(document, toolkit_folder)
+    ours = _find_our_handlers(document, toolkit_folder)
     gone = {path[-1] for path in ours}
     defaults = [place.default for place in map(shape, PLUGINS) if lookup(document, place.default) in gone]
-    rest = apply(document, tuple(map(Remove, [*ours, *defaults, VERSION])))
+    rest = apply_changes(document, tuple(map(Remove, [*ours, *defaults, VERSION])))
     known, _ = parse_checked(root_content)
-    return same(merged(known, rest), known)
+    return is_same(merge_tables(known, rest), known)
 
 
-def _registered_by_itself(live: Live) -> frozenset[str]:
+def _registered_by_itself(live: LiveState) -> frozenset[str]:
     """Return the handlers that a distribution registered itself because it detected the toolkit when it started.
 
     A handler whose executable differs from the distribution's file is another program's by now, and is omitted.
     """
     process = live.process
-    layout = root_file.behind(process) if process is not None else None
+    layout = root_file.find_layout(process) if process is not None else None
     if process is None or layout is None or layout.detects is None:
         return frozenset()
     try:
         # our block in a template also appears in the generated file, and is not the distribution's
-        document = layout.document(templates.without_block(read_as(process, layout.source) or b""), "")
+        document = layout.document(templates.remove_block(read_as(process, layout.source) or b""), "")
     except ConfigurationError:
         return frozenset()  # unknown then
     made = runtimes_in(document, layout.plugin)

@@ -34,7 +34,7 @@ Then `?` and `[...]` count too, as in Go's path.Match.
 """
 
 
-class Imported(msgspec.Struct, frozen=True):
+class ImportedFile(msgspec.Struct, frozen=True):
     """A file that another one imports. `path`: its name for containerd. `place`: its path here.
 
     `file`: the path with symlinks resolved, "" if unresolved. containerd reads a file once for each name.
@@ -50,7 +50,7 @@ class Imported(msgspec.Struct, frozen=True):
     file: str = ""
 
 
-class Missing(msgspec.Struct, frozen=True):
+class MissingImport(msgspec.Struct, frozen=True):
     """A missing file that the file at `importer` imports: containerd does not start without it.
 
     It is named by a literal path, or it is a dangling symlink that matches a pattern.
@@ -62,7 +62,7 @@ class Missing(msgspec.Struct, frozen=True):
 
 def read_imports(
     files: Reader, root: str, content: bytes, drop_in: frozenset[str], elsewhere: Mapping[str, str] | None = None
-) -> tuple[tuple[Imported, ...], tuple[Missing, ...]]:
+) -> tuple[tuple[ImportedFile, ...], tuple[MissingImport, ...]]:
     """Return the files that `content`, the file at `root`, imports, nested imports included, and the missing ones.
 
     They are in the order in which containerd reads them: level by level, each once. `drop_in` has the names of our
@@ -70,8 +70,8 @@ def read_imports(
     NodeError.
     """
     seen = {root}
-    imported: list[Imported] = []
-    missing: list[Missing] = []
+    imported: list[ImportedFile] = []
+    missing: list[MissingImport] = []
     pending = [(root, content, False)]
     while pending:
         path, text, relative = pending.pop(0)
@@ -79,17 +79,17 @@ def read_imports(
             by_pattern = relative or (is_relative and _WILDCARD in pattern)
             folder, last = posixpath.split(pattern)
             here = (elsewhere or {}).get(folder)
-            for place in matching(files, pattern if here is None else posixpath.join(here, last)):
+            for place in expand_pattern(files, pattern if here is None else posixpath.join(here, last)):
                 name = place if here is None else posixpath.join(folder, posixpath.basename(place))
                 if files.status(place) is None:
                     if _WILDCARD in pattern or name not in drop_in:
-                        missing.append(Missing(path, name))
+                        missing.append(MissingImport(path, name))
                     continue
                 found = files.read_file(place) if seen.isdisjoint({name, place}) else None
                 if found is not None:
                     seen |= {name, place}
                     ours = not drop_in.isdisjoint((name, place, found.path))
-                    imported.append(Imported(name, place, found.content, by_pattern, ours, found.path))
+                    imported.append(ImportedFile(name, place, found.content, by_pattern, ours, found.path))
                     pending.append((name, found.content, by_pattern))
     return tuple(imported), tuple(missing)
 
@@ -124,7 +124,7 @@ def covers(patterns: Iterable[str], path: str) -> bool:
     )
 
 
-def matching(files: Reader, pattern: str) -> list[str]:
+def expand_pattern(files: Reader, pattern: str) -> list[str]:
     """Return the paths that an absolute pattern matches on the node, sorted; a literal path is returned as it is.
 
     As with Go's filepath.Glob, dangling symlinks are included. Raises NodeError.
@@ -133,7 +133,7 @@ def matching(files: Reader, pattern: str) -> list[str]:
         return [pattern]
     places = ["/"]
     for part in pattern.strip("/").split("/"):
-        signals.heed()
+        signals.raise_if_pending()
         if re.search(r"[*?\[\\]", part) is None:
             places = [posixpath.join(place, part) for place in places]
         else:
@@ -187,7 +187,7 @@ def _pieces(part: str) -> list[tuple[re.Pattern[str], int]] | None:
         if found["one"]:
             texts[-1] += "."
         elif found["set"]:
-            texts[-1] += f"[{_set(found['set'])}]"
+            texts[-1] += f"[{_translate_set(found['set'])}]"
         else:
             texts[-1] += re.escape(found["escaped"] or found["plain"])
         widths[-1] += 1
@@ -197,7 +197,7 @@ def _pieces(part: str) -> list[tuple[re.Pattern[str], int]] | None:
         return None
 
 
-def _set(body: str) -> str:
+def _translate_set(body: str) -> str:
     """Return the inside of a character set for re: Go knows ranges, `^` at the start, and escapes."""
     negated, rest = ("^", body[1:]) if body.startswith("^") else ("", body)
     return negated + re.sub(r"\\(.)|([^\\-])", lambda each: re.escape(each[1] or each[2]), rest)
@@ -208,21 +208,21 @@ _DATABASE = "/io.containerd.metadata.v1.bolt/meta.db"
 """Path below a containerd's root folder; open as long as containerd runs."""
 
 
-def behind(process: Process) -> Layout | None:
+def find_layout(process: Process) -> Layout | None:
     """Return the layout of a running containerd's distribution, with the process's own paths; None if unknown."""
     try:
-        config = told_config(process)
+        config = find_config(process)
         return layout_of(lambda path: read_as(process, path), config) if config is not None else None
     except ConfigurationError:
         return None  # the process ended meanwhile, or hides its command line
 
 
-def told_config(process: Process) -> str | None:
+def find_config(process: Process) -> str | None:
     """Return the file that a containerd was started with, None if it was given none.
 
     Raises NodeError, and HiddenError if its command line is wiped and nothing else shows the file.
     """
-    given = command_line.last(process.arguments, *CONFIG_FLAGS)
+    given = command_line.last_flag_value(process.arguments, *CONFIG_FLAGS)
     if given:
         return command_line.place(process, given)
     if not process.hidden:
@@ -231,16 +231,16 @@ def told_config(process: Process) -> str | None:
         there = [path for path in dict.fromkeys(candidates) if path is not None and read_as(process, path) is not None]
         if len(there) == 1:
             return there[0]
-    raise command_line.hidden(process, "which configuration it reads")
+    raise command_line.hidden_error(process, "which configuration it reads")
 
 
-def config_of(process: Process, usual: str) -> str | None:
+def find_config_or(process: Process, usual: str) -> str | None:
     """Return the file that a containerd was started with, `usual` if it was given none; None if that is hidden.
 
     Raises NodeError.
     """
     try:
-        return told_config(process) or usual
+        return find_config(process) or usual
     except command_line.HiddenError:
         return None
 
@@ -251,8 +251,8 @@ def _candidates(process: Process) -> Iterator[Iterable[str | None]]:
     If the evidence fits two distributions, the one whose file exists counts; if both exist, none does.
     """
     yield [each.started_by(process.executable) for each in DISTRIBUTIONS]
-    roots = [name.removesuffix(_DATABASE) for name in descriptors.opened(process) if name.endswith(_DATABASE)]
+    roots = [name.removesuffix(_DATABASE) for name in descriptors.list_open_files(process) if name.endswith(_DATABASE)]
     yield [each.started_in(root) for root in roots for each in DISTRIBUTIONS]
     yield [each.started_with for each in DISTRIBUTIONS if process.unit in each.units]
-    for socket in descriptors.bound(process.pid) or ():
+    for socket in descriptors.list_bound_sockets(process.pid) or ():
         yield [each.started_with for each in DISTRIBUTIONS if each.serves(socket)]

@@ -11,19 +11,19 @@ from toolkit_installer import log
 from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.api import EngineFile, Inspection
 from toolkit_installer.engines.common import command_line, reload_method
-from toolkit_installer.engines.common.serving import PROCESS_NAMES, process_of
+from toolkit_installer.engines.common.serving import PROCESS_NAMES, find_process
 from toolkit_installer.engines.containerd import effective, layouts
 from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import files as root_file
 from toolkit_installer.engines.containerd.config import COMMAND, Sources
-from toolkit_installer.engines.containerd.files import Imported, Missing
+from toolkit_installer.engines.containerd.files import ImportedFile, MissingImport
 from toolkit_installer.engines.containerd.layouts import Layout
-from toolkit_installer.engines.containerd.tables import Read, disabled
+from toolkit_installer.engines.containerd.tables import ConfigFile, find_disabled
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.places import Places
+from toolkit_installer.node.places import PathTranslator
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.reading import Reader
 from toolkit_installer.settings import EngineName, EngineSettings
@@ -38,7 +38,7 @@ ENDING = ".toml"
 _IMPORT = "import"
 
 
-class Placed(msgspec.Struct, frozen=True):
+class DistributionInspection(msgspec.Struct, frozen=True):
     """The inspected files of a distribution that generates its containerd's files."""
 
     layout: Layout
@@ -53,12 +53,12 @@ class Placed(msgspec.Struct, frozen=True):
 class ContainerdInspection(Inspection, frozen=True):
     """An inspected containerd. `files` includes the imported files that can be edited, with roles by their paths."""
 
-    placed: Placed | None = None
+    placed: DistributionInspection | None = None
     """Its files are a distribution's; None: its own."""
 
-    graph: tuple[Imported, ...] = ()
+    graph: tuple[ImportedFile, ...] = ()
     """All imported files, an existing drop-in included."""
-    missing: tuple[Missing, ...] = ()
+    missing: tuple[MissingImport, ...] = ()
     sources: Sources = Sources()
     """Sources of the handlers' settings besides these files."""
     kubelet: int | None = None
@@ -72,13 +72,13 @@ class ContainerdInspection(Inspection, frozen=True):
     drop_in_named: str = ""
     """The path for an import of our drop-in: its path on the node."""
 
-    def role_of(self, imported: Imported) -> str:
+    def role_of(self, imported: ImportedFile) -> str:
         """Return the role of an imported file under any of its names: containerd reads it once for each."""
         known = next((file.role for file in self.files if file.path == imported.file), None)
         return known if known is not None else _role_of(imported)
 
 
-def _role_of(imported: Imported) -> str:
+def _role_of(imported: ImportedFile) -> str:
     return DROP_IN_ROLE if imported.drop_in else import_role(imported.path)
 
 
@@ -97,18 +97,18 @@ def has_role(role: str) -> bool:
     return role in (ROOT_ROLE, DROP_IN_ROLE) or role in layouts.ROLES or is_import(role)
 
 
-def read_files(files: Reader, root: str) -> tuple[Read, ...]:
+def read_files(files: Reader, root: str) -> tuple[ConfigFile, ...]:
     """Return the root and all of its imports, as a daemon reads them. Raises ConfigurationError, NodeError."""
     content = files.content(root) or b""
     graph, _ = containerd_files.read_imports(files, root, content, frozenset())
-    imported = (effective.parsed("", each.path, each.content, each.by_relative_pattern) for each in graph)
-    return (effective.parsed("", root, content), *imported)
+    imported = (effective.parse_file("", each.path, each.content, each.by_relative_pattern) for each in graph)
+    return (effective.parse_file("", root, content), *imported)
 
 
 def disabled_in(inspection: Inspection) -> tuple[str, str] | None:
     """Return the file that disables the CRI plugin, and by which name; None if none does. Raises DocumentError."""
     contents = [(file.path, file.content or b"") for file in inspection.files if file.role == ROOT_ROLE]
-    return disabled((path, toml_document.parse(content)) for path, content in (*contents, *inspection.imported))
+    return find_disabled((path, toml_document.parse(content)) for path, content in (*contents, *inspection.imported))
 
 
 def inspect_distribution(
@@ -128,15 +128,15 @@ def inspect_distribution(
     ]
     files += [EngineFile(role, *node.locate_file(path)) for role, path in layout.templates.items()]
     own = layout.low_level(node, process)
-    changed = _newer(node, layout.templates.values(), layout.generated)
-    placed = Placed(layout, made.content(layout.source), own, ignored, changed)
+    changed = _modified_after(node, layout.templates.values(), layout.generated)
+    placed = DistributionInspection(layout, made.content(layout.source), own, ignored, changed)
     usual = layout.generated
-    place = (root_file.config_of(process, usual) or usual) if process is not None else None
-    sources = _sources(node, process, target.asked, place)
+    place = (root_file.find_config_or(process, usual) or usual) if process is not None else None
+    sources = _read_sources(node, process, target.asked, place)
     return ContainerdInspection(answer.socket, tuple(files), live, answer.silence, placed=placed, sources=sources)
 
 
-def _newer(node: Node, paths: Iterable[str], than: str) -> frozenset[str]:
+def _modified_after(node: Node, paths: Iterable[str], than: str) -> frozenset[str]:
     """Return the files that were modified after the file at `than`. Raises NodeError."""
     times = {path: status.st_mtime for path in (*paths, than) if (status := node.files.status(path)) is not None}
     return frozenset(path for path, time in times.items() if time > times.get(than, time))
@@ -146,20 +146,20 @@ def inspect_own(node: Node, target: EngineTarget, answer: Inspection) -> Contain
     """Read all files of a containerd whose files are its own. Raises ConfigurationError, NodeError."""
     process = answer.process
     settings = target.asked
-    given = _given(process, target)
+    given = _find_given_config(process, target)
     config = target.config or given or CONFIG
     root = EngineFile(ROOT_ROLE, *node.locate_file(config))
     drop_in_path = settings.drop_in or DROP_IN
     drop_in = EngineFile(DROP_IN_ROLE, *node.locate_file(drop_in_path))
-    named = settings.drop_in_host_path or _on_node(node, drop_in_path)
+    named = settings.drop_in_host_path or _path_on_node(node, drop_in_path)
     elsewhere = {posixpath.dirname(named): posixpath.dirname(drop_in_path)}
     if given is not None:
         elsewhere[posixpath.dirname(given)] = posixpath.dirname(config)
     names = frozenset({drop_in_path, drop_in.path, named})
     different = {there: here for there, here in elsewhere.items() if there != here}
     graph, missing = containerd_files.read_imports(node.files, config, root.content or b"", names, different)
-    files = (root, drop_in, *_editable(node, graph, {root.path, drop_in.path}))
-    place = root_file.config_of(process, CONFIG) if process is not None else None
+    files = (root, drop_in, *_editable_imports(node, graph, {root.path, drop_in.path}))
+    place = root_file.find_config_or(process, CONFIG) if process is not None else None
     return ContainerdInspection(
         answer.socket,
         files,
@@ -168,28 +168,30 @@ def inspect_own(node: Node, target: EngineTarget, answer: Inspection) -> Contain
         tuple((each.path, each.content) for each in graph if not each.drop_in),
         graph=graph,
         missing=missing,
-        sources=_sources(node, process, settings, place),
-        kubelet=next((each.pid for each in processes.named(frozenset({"kubelet"})) if node.is_home_of(each)), None),
+        sources=_read_sources(node, process, settings, place),
+        kubelet=next(
+            (each.pid for each in processes.find_by_name(frozenset({"kubelet"})) if node.is_home_of(each)), None
+        ),
         recognised=target.recognised,
         drop_in_names=names,
         drop_in_named=named,
-        elsewhere=_elsewhere(node, process, target),
+        elsewhere=_find_other_config(node, process, target),
         binary_version=_binary_version(node, answer),
     )
 
 
 def _binary_version(node: Node, answer: Inspection) -> str:
     """Return the version of a running containerd whose CRI does not answer: its reading of files depends on it."""
-    process = process_of(node, EngineName.CONTAINERD, answer.socket) if answer.live is None else None
-    return reload_method.containerd_version(node.programs, process.executable) if process is not None else ""
+    process = find_process(node, EngineName.CONTAINERD, answer.socket) if answer.live is None else None
+    return reload_method.query_containerd_version(node.programs, process.executable) if process is not None else ""
 
 
-def _on_node(node: Node, path: str) -> str:
+def _path_on_node(node: Node, path: str) -> str:
     """Return the drop-in's path on the node, or its path here if that is unknown."""
-    return Places(node).on_node(path) or path
+    return PathTranslator(node).on_node(path) or path
 
 
-def _given(process: Process | None, target: EngineTarget) -> str | None:
+def _find_given_config(process: Process | None, target: EngineTarget) -> str | None:
     """Return the file that the running containerd was started with, None if it has none or that is hidden.
 
     Raises NodeError, and HiddenError for a hidden command line if no file was named either.
@@ -197,7 +199,7 @@ def _given(process: Process | None, target: EngineTarget) -> str | None:
     if process is None:
         return None
     try:
-        return root_file.told_config(process)
+        return root_file.find_config(process)
     except command_line.HiddenError as error:
         if target.config is None:
             raise
@@ -207,7 +209,7 @@ def _given(process: Process | None, target: EngineTarget) -> str | None:
         return None
 
 
-def _elsewhere(node: Node, process: Process | None, target: EngineTarget) -> str:
+def _find_other_config(node: Node, process: Process | None, target: EngineTarget) -> str:
     """Return the file that the running containerd reads if that is not the named file and does not import it."""
     return "" if process is None or target.config is None else reads_instead(node, process, (target.config,))
 
@@ -219,8 +221,8 @@ def reads_instead(node: Node, process: Process, ours: Sequence[str]) -> str:
     """
     if process.name not in PROCESS_NAMES[EngineName.CONTAINERD]:
         return ""
-    theirs = root_file.config_of(process, CONFIG)
-    if theirs is None or any(command_line.reads(node, process, theirs, each) is not False for each in ours):
+    theirs = root_file.find_config_or(process, CONFIG)
+    if theirs is None or any(command_line.is_same_file(node, process, theirs, each) is not False for each in ours):
         return ""
     try:
         content = processes.read_as(process, theirs) or b""
@@ -228,11 +230,13 @@ def reads_instead(node: Node, process: Process, ours: Sequence[str]) -> str:
         imported, _ = containerd_files.read_imports(reader, theirs, content, frozenset())
     except ConfigurationError:
         return ""  # it cannot be read, so its imports are unknown
-    known = any(command_line.reads(node, process, at.place, each) is not False for at in imported for each in ours)
+    known = any(
+        command_line.is_same_file(node, process, at.place, each) is not False for at in imported for each in ours
+    )
     return "" if known else theirs
 
 
-def _editable(node: Node, imported: tuple[Imported, ...], known: set[str]) -> list[EngineFile]:
+def _editable_imports(node: Node, imported: tuple[ImportedFile, ...], known: set[str]) -> list[EngineFile]:
     """Return the imported files that are the node's own files under those names, each once."""
     result = []
     for each in imported:
@@ -246,7 +250,7 @@ def _editable(node: Node, imported: tuple[Imported, ...], known: set[str]) -> li
     return result
 
 
-def _sources(node: Node, process: Process | None, settings: EngineSettings, place: str | None) -> Sources:
+def _read_sources(node: Node, process: Process | None, settings: EngineSettings, place: str | None) -> Sources:
     """Read the sources of the handlers' settings besides the engine's files. Raises NodeError.
 
     `place`: the path of the live containerd's file in its own view; None if unknown.
@@ -254,6 +258,6 @@ def _sources(node: Node, process: Process | None, settings: EngineSettings, plac
     asked = settings.config_sources
     printed = None
     if process is not None and place is not None and (not asked or COMMAND in asked):
-        printed, _ = reload_method.containerd_dump(node.programs, process.executable, path=place)
+        printed, _ = reload_method.dump_containerd_config(node.programs, process.executable, path=place)
     paths = (each.partition("=")[2] for each in asked)
     return Sources(asked, printed, {path: node.files.content(path) for path in paths if path})

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import Table, apply
+from toolkit_installer.documents.changes import Table, apply_changes
 from toolkit_installer.engines.containerd import tables
-from toolkit_installer.engines.ownership import Ownership, strip
+from toolkit_installer.engines.ownership import Ownership, remove_ours
 from toolkit_installer.engines.registry import Distribution
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, located
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
     pass
 
 
-Read = Callable[[str], bytes | None]
+ReadContent = Callable[[str], bytes | None]
 """Returns a file's content, None for a missing file."""
 
 
-class Generating(Distribution, frozen=True, kw_only=True):
+class GeneratingDistribution(Distribution, frozen=True, kw_only=True):
     """A distribution that generates its containerd's files and offers its own place for additions.
 
     `programs` and `roots` are patterns of its containerd's executable and of its `root` folder
@@ -52,7 +52,7 @@ class Generating(Distribution, frozen=True, kw_only=True):
         """The file that its containerd is started with by default."""
         return self.config
 
-    def layout(self, read: Read, config: str) -> Layout | None:
+    def layout(self, read: ReadContent, config: str) -> Layout | None:
         """Return the layout if `config`, a containerd's configuration file, is this distribution's, else None.
 
         `config` is the file that the containerd is started with, or was named by the operator. Raises
@@ -62,19 +62,19 @@ class Generating(Distribution, frozen=True, kw_only=True):
 
     def started_by(self, executable: str) -> str | None:
         """Return the configuration file of a containerd with this executable, None if the executable does not match."""
-        return _expanded(self.programs, executable)
+        return _expand_rule(self.programs, executable)
 
     def started_in(self, folder: str) -> str | None:
         """Return the configuration file of the containerd whose `root` is this folder, None if it does not match."""
-        return _expanded(self.roots, folder)
+        return _expand_rule(self.roots, folder)
 
 
-def _expanded(rule: tuple[str, str] | None, text: str) -> str | None:
+def _expand_rule(rule: tuple[str, str] | None, text: str) -> str | None:
     found = re.match(rule[0], text) if rule is not None else None
     return found.expand(rule[1]) if rule is not None and found is not None else None
 
 
-def not_made(name: str, config: str) -> ConfigurationError:
+def not_generated_error(name: str, config: str) -> ConfigurationError:
     """Return the error for a file that a distribution only generates when it is first started."""
     return ConfigurationError(
         f"{name} has not made it yet, so its version is not known", path=config, hint=f"start {name} once, then again"
@@ -95,7 +95,7 @@ NOT_TOML = TEMPLATE_ROLES | {GENERATED_ROLE}
 """The roles of files that are never ours, or are Go templates."""
 
 
-class Way(enum.StrEnum):
+class AdditionMethod(enum.StrEnum):
     """How additions reach containerd. NONE: the distribution detects the toolkit itself and accepts no additions."""
 
     DROP_IN = "drop-in"
@@ -106,7 +106,7 @@ class Way(enum.StrEnum):
 def version_of(path: str, content: bytes) -> int:
     """Return the version of the file at `path`. Raises ConfigurationError naming the file."""
     with located(path):
-        return tables.made_version(toml_document.parse(content).get("version", 1))
+        return tables.check_version(toml_document.parse(content).get("version", 1))
 
 
 class Detection(msgspec.Struct, frozen=True):
@@ -116,14 +116,14 @@ class Detection(msgspec.Struct, frozen=True):
     handlers: frozenset[str]
 
 
-class Start(msgspec.Struct, frozen=True):
+class NextStart(msgspec.Struct, frozen=True):
     """What a distribution generates its containerd's file from at its next start, and how additions get into that file.
 
     `version`: the generated file's. `template`: the template that is read, or is to be created; None: no template.
     `base`: the version of the distribution's own template, which the template may include.
     """
 
-    way: Way
+    way: AdditionMethod
     version: int
     template: str | None = None
     notes: tuple[str, ...] = ()
@@ -140,7 +140,7 @@ class Layout(msgspec.Struct, frozen=True):
     template: str | None = None
     older_template: str | None = None
     """The template that is read where `template` is absent."""
-    way: Way = Way.DROP_IN
+    way: AdditionMethod = AdditionMethod.DROP_IN
     reloads_itself: bool = False
     detects: Detection | None = None
     """The folder and handlers by which the distribution registers the toolkit itself, None if it does not."""
@@ -151,14 +151,14 @@ class Layout(msgspec.Struct, frozen=True):
     in_place: bool = False
     """`drop_in` is a file of the distribution itself, with more in it than our additions."""
 
-    def next_start(self, templates: Mapping[str, bytes], release: str | None) -> Start:  # noqa: ARG002  # overridden
+    def next_start(self, templates: Mapping[str, bytes], release: str | None) -> NextStart:  # noqa: ARG002  # overridden
         """Return what the next start reads. `templates`: the templates that exist, by path, without our additions.
 
         `release`: the live containerd's, None if none runs. Pure. Raises ConfigurationError where it cannot be
         determined.
         """
         notes = (f"{self.name} merges the drop-in and restarts its containerd by itself",)
-        return Start(self.way, self.version, self.template, notes if self.reloads_itself else ())
+        return NextStart(self.way, self.version, self.template, notes if self.reloads_itself else ())
 
     def may_set_default(self, read: Callable[[str], bytes | None]) -> bool:  # noqa: ARG002  # overridden
         """Return whether the default runtime in the generated file may come from an option of the distribution."""
@@ -193,7 +193,9 @@ class Layout(msgspec.Struct, frozen=True):
             if not toolkit_folder:
                 return document
             # drop our toolkit's runtimes, whichever program wrote them
-            return apply(document, strip(document, tables.shape(self.plugin), Ownership(), toolkit_folder)[0])
+            return apply_changes(
+                document, remove_ours(document, tables.shape(self.plugin), Ownership(), toolkit_folder)[0]
+            )
 
     @property
     def templates(self) -> dict[str, str]:

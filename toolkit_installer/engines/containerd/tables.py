@@ -14,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import ABSENT, Path, Table, lookup, merged
+from toolkit_installer.documents.changes import ABSENT, Path, Table, lookup, merge_tables
 from toolkit_installer.engines.ownership import Shape
 from toolkit_installer.errors import ConfigurationError
 
@@ -127,7 +127,7 @@ def runtimes_in(document: Table, plugin: str) -> Table:
     return shape(plugin).entries(document)
 
 
-def made_version(version: Any) -> int:
+def check_version(version: Any) -> int:
     """Return the checked version of a distribution's file. Raises ConfigurationError for an unknown version."""
     if type(version) is not int or version not in CRI_PLUGIN:
         raise ConfigurationError(
@@ -137,7 +137,7 @@ def made_version(version: Any) -> int:
     return version
 
 
-def disabled(documents: Iterable[tuple[str, Table]]) -> tuple[str, str] | None:
+def find_disabled(documents: Iterable[tuple[str, Table]]) -> tuple[str, str] | None:
     """Return the first file (by path) that disables the CRI plugin, and the name in its list; None if none does."""
     for path, document in documents:
         names = document.get("disabled_plugins")
@@ -155,7 +155,7 @@ def parse_checked(content: bytes) -> tuple[Table, int | None]:
     document = toml_document.parse(content)
     version = document.get("version")
     if version is not None and type(version) is not int:
-        raise wrong(content, VERSION, "must be a number")
+        raise invalid_value_error(content, VERSION, "must be a number")
     if version is not None and version not in CRI_PLUGIN:
         raise ConfigurationError(
             f"is of version {version}; versions 1 to {max(CRI_PLUGIN)} are known",
@@ -167,7 +167,7 @@ def parse_checked(content: bytes) -> tuple[Table, int | None]:
     for path, what in _LISTS.items():
         elements = _require(document, path, list, what, content)
         if any(not isinstance(element, str) for element in elements or []):
-            raise wrong(content, path, f"must be {what}")
+            raise invalid_value_error(content, path, f"must be {what}")
     return document, version
 
 
@@ -194,11 +194,11 @@ def _require(document: Table, path: Path, kind: type, name: str, content: bytes)
     if value is ABSENT:
         return None
     if type(value) is not kind:
-        raise wrong(content, path, f"must be {name}")
+        raise invalid_value_error(content, path, f"must be {name}")
     return value
 
 
-def wrong(content: bytes, path: Path, what: str) -> ConfigurationError:
+def invalid_value_error(content: bytes, path: Path, what: str) -> ConfigurationError:
     """Return the error for a value that containerd would refuse too."""
     return ConfigurationError(
         f"{'.'.join(path)} {what}",
@@ -231,7 +231,7 @@ class View(enum.StrEnum):
     DEEP = "containerd 2.1 and later"
 
 
-class Read(msgspec.Struct, frozen=True):
+class ConfigFile(msgspec.Struct, frozen=True):
     """One file that the daemon reads; a sequence has the root first, then the imported files in order.
 
     `role` names it among the engine's files. `by_relative_pattern`: it is reached only through a relative path with a
@@ -246,7 +246,7 @@ class Read(msgspec.Struct, frozen=True):
     by_relative_pattern: bool
 
 
-def views(release: Release | None, version: int | None) -> tuple[View, ...]:
+def possible_views(release: Release | None, version: int | None) -> tuple[View, ...]:
     """Return the possible views: one if the release is known, else those of all releases that read this version."""
     if release is None:
         older = (View.OLDEST, View.SHALLOW) if (version or 1) <= 2 else ()  # noqa: PLR2004  # version 2
@@ -256,24 +256,24 @@ def views(release: Release | None, version: int | None) -> tuple[View, ...]:
     return (View.OLDEST,) if release <= (1, 6) else (View.SHALLOW,)
 
 
-def read_by(view: View, files: Sequence[Read]) -> list[Read]:
+def files_read_by(view: View, files: Sequence[ConfigFile]) -> list[ConfigFile]:
     """Return the files that a daemon with this view reads."""
     return [file for file in files if view is not View.OLDEST or not file.by_relative_pattern]
 
 
-def plugin_table(view: View, files: Sequence[Read], plugin: str) -> Table:
+def plugin_table(view: View, files: Sequence[ConfigFile], plugin: str) -> Table:
     """Return the plugin's table as the daemon merges it, in a document that has only that table."""
     found: Table | None = None
-    for file in read_by(view, files):
+    for file in files_read_by(view, files):
         table = lookup(file.document, ("plugins", plugin))
         if isinstance(table, dict):
-            found = table if found is None or view is not View.DEEP else merged(found, table)
+            found = table if found is None or view is not View.DEEP else merge_tables(found, table)
     return {} if found is None else {"plugins": {plugin: found}}
 
 
-def owner(view: View, files: Sequence[Read], plugin: str) -> Read:
+def find_last_with(view: View, files: Sequence[ConfigFile], plugin: str) -> ConfigFile:
     """Return the last file that has the plugin's table: its values count however tables are merged."""
-    having = [file for file in read_by(view, files) if plugin in plugins_in(file.document)]
+    having = [file for file in files_read_by(view, files) if plugin in plugins_in(file.document)]
     return having[-1] if having else files[0]
 
 
@@ -290,7 +290,7 @@ def names(view: View, version: int | None, release: Release | None) -> tuple[str
     return {2: (RUNTIME, GRPC), 3: (RUNTIME, GRPC) if each else (RUNTIME,), 4: (RUNTIME,)}[version]
 
 
-def plugin_of(view: View, files: Sequence[Read], version: int | None, release: Release | None) -> str:
+def plugin_of(view: View, files: Sequence[ConfigFile], version: int | None, release: Release | None) -> str:
     """Return the plugin whose table has the runtimes in this view; if no table has any, the version's usual plugin."""
     known = names(view, version, release)
     migrated = lookup(plugin_table(view, files, GRPC), table_of(GRPC)) if release is not None and GRPC in known else {}
@@ -305,7 +305,9 @@ def plugin_of(view: View, files: Sequence[Read], version: int | None, release: R
     return usual
 
 
-def served(view: View, files: Sequence[Read], version: int | None, release: Release | None) -> tuple[Table, str | None]:
+def merge_served(
+    view: View, files: Sequence[ConfigFile], version: int | None, release: Release | None
+) -> tuple[Table, str | None]:
     """Return the runtimes that a daemon with this view would have, its own runc included, and the default's name."""
     found: Table = {}
     for name in reversed(names(view, version, release)):
@@ -314,5 +316,5 @@ def served(view: View, files: Sequence[Read], version: int | None, release: Rele
     own = {BUILT_IN_RUNTIME: {"runtime_type": DEFAULT_RUNTIME_TYPE}}
     known = found.get("runtimes")
     if view is View.DEEP or (release is not None and release >= READS_VERSION_3):
-        known = merged(own, known or {})  # the daemon decodes a file's values over its own table
+        known = merge_tables(own, known or {})  # the daemon decodes a file's values over its own table
     return known if known is not None else own, found.get("default_runtime_name")

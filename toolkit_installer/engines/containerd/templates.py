@@ -28,8 +28,8 @@ from toolkit_installer.engines.containerd.tables import (
     CRI_PLUGIN,
     GRPC,
     PLUGINS,
+    check_version,
     executable,
-    made_version,
     runtimes_in,
     shape,
 )
@@ -61,7 +61,9 @@ _RUNTIMES = "runtimes"
 _VERSION = rb"(?m)^[ \t]*version[ \t]*=[ \t]*(?P<number>[0-9]+)"
 _ACTION = rb"(?s)\{\{(?:(?!\{\{).)*?\}\}"
 
-_EMPTIED = Ownership(created=tuple(table for plugin in PLUGINS for table in parents((*shape(plugin).runtimes, ""))))
+_EMPTIED_TABLES = Ownership(
+    created=tuple(table for plugin in PLUGINS for table in parents((*shape(plugin).runtimes, "")))
+)
 """Tables to remove together with their last runtime: the base has them, or containerd needs none for its own runc."""
 
 
@@ -70,13 +72,13 @@ def version_of(content: bytes, usual: int) -> int:
 
     Raises ConfigurationError for an unknown version.
     """
-    base = without_block(content)
+    base = remove_block(content)
     known = document(base)
     if known is not None and "version" in known:
-        return made_version(known["version"])
+        return check_version(known["version"])
     said = re.search(_VERSION, base) if known is None else None
     if said is not None:
-        return made_version(int(said["number"]))
+        return check_version(int(said["number"]))
     return usual if uses_base(content) else 1
 
 
@@ -87,19 +89,19 @@ def uses_base(content: bytes) -> bool:
 
 def is_ours(content: bytes) -> bool:
     """Return whether a template was created for our block: it contains nothing else."""
-    base = without_block(content)
+    base = remove_block(content)
     return base != content and base.strip() in (b"", BASE.strip())
 
 
 def document(content: bytes) -> Table | None:
     """Return a template's text without its actions, parsed as TOML; None if it is not TOML."""
     try:
-        return toml_document.parse(_masked(content)[0])
+        return toml_document.parse(_mask_actions(content)[0])
     except DocumentError:
         return None
 
 
-def without_handlers(content: bytes, toolkit_folder: str) -> tuple[bytes, tuple[str, ...]]:
+def remove_handlers(content: bytes, toolkit_folder: str) -> tuple[bytes, tuple[str, ...]]:
     """Return a template without the runtimes whose executable lies in our toolkit folder, whichever program wrote them.
 
     The second value has a note if the text around the actions cannot be edited and so stays.
@@ -107,15 +109,15 @@ def without_handlers(content: bytes, toolkit_folder: str) -> tuple[bytes, tuple[
     if toolkit_folder.encode() not in content:
         return content, ()
     if document(content) is not None:
-        text, actions, prefix = _masked(content)
-        edited, _ = config.without_us(text, _EMPTIED, toolkit_folder)
-        result = _unmasked(edited, actions, prefix)
+        text, actions, prefix = _mask_actions(content)
+        edited, _ = config.without_us(text, _EMPTIED_TABLES, toolkit_folder)
+        result = _unmask_actions(edited, actions, prefix)
         if result is not None:
             return result, ()
     return content, ("it names the toolkit, and its text cannot be edited around the template's actions: that stays",)
 
 
-def _masked(content: bytes) -> tuple[bytes, list[bytes], bytes]:
+def _mask_actions(content: bytes) -> tuple[bytes, list[bytes], bytes]:
     """Return a template with its actions replaced by numbers, and the actions.
 
     A number on a line without other text becomes a comment. The third value is the prefix of each number, which occurs
@@ -131,7 +133,7 @@ def _masked(content: bytes) -> tuple[bytes, list[bytes], bytes]:
     return re.sub(alone, rb"\g<indent># \g<numbers>", text), actions, prefix
 
 
-def _unmasked(text: bytes, actions: list[bytes], prefix: bytes) -> bytes | None:
+def _unmask_actions(text: bytes, actions: list[bytes], prefix: bytes) -> bytes | None:
     """Return the template with its actions restored, None if an edit has removed or moved an action."""
     number = rb"%s([0-9]{6})" % prefix
     if [int(each) for each in re.findall(number, text)] != list(range(len(actions))):
@@ -140,13 +142,13 @@ def _unmasked(text: bytes, actions: list[bytes], prefix: bytes) -> bytes | None:
     return re.sub(number, lambda found: actions[int(found[1])], text)
 
 
-def refuse_twice(content: bytes, found: frozenset[str]) -> None:
+def refuse_duplicates(content: bytes, found: frozenset[str]) -> None:
     """Raise ConfigurationError, with the line, for a template with a runtime that its base will have as well.
 
     `found`: the runtimes that the distribution registers itself once the toolkit is there. containerd would not start
     with two tables of one name, whichever program wrote the first.
     """
-    base = without_block(content)
+    base = remove_block(content)
     if not is_conditional(base):
         return
     for table in re.finditer(_TABLE, base):
@@ -164,16 +166,16 @@ def is_conditional(base: bytes) -> bool:
     return bool(re.search(_USES_BASE, base)) or _EXTRA_RUNTIMES in base
 
 
-def with_block(content: bytes, part: Part) -> bytes:
+def add_block(content: bytes, part: Part) -> bytes:
     """Return a template with the part's runtimes. Raises ConfigurationError for a runtime that it has already."""
-    base = without_block(content)
+    base = remove_block(content)
     if _BEGIN.encode() in base:
         raise ConfigurationError(
             "has lost the end of what was added to it",
             line=base.count(b"\n", 0, base.index(_BEGIN.encode())) + 1,
             hint=f"take out what is ours from there on, or put the line {_END!r} after it",
         )
-    own = named(content, part)
+    own = find_own_runtimes(content, part)
     conditional = is_conditional(base)
     lines: list[str] = []
     for name, entry in part.made:
@@ -192,7 +194,7 @@ def with_block(content: bytes, part: Part) -> bytes:
     return base + block.encode()
 
 
-def without_block(content: bytes) -> bytes:
+def remove_block(content: bytes) -> bytes:
     """Return a template without our block; all other bytes are unchanged."""
 
     def rest(found: re.Match[bytes]) -> bytes:
@@ -201,7 +203,7 @@ def without_block(content: bytes) -> bytes:
     return re.sub(_BLOCK, rest, content)
 
 
-def meaning(content: bytes, present: frozenset[str]) -> Table:
+def parse_block(content: bytes, present: frozenset[str]) -> Table:
     """Return our block's additions, parsed, if the distribution itself registers the runtimes in `present`."""
     found = re.search(_BLOCK, content)
     lines = []
@@ -217,12 +219,12 @@ def meaning(content: bytes, present: frozenset[str]) -> Table:
     return tomllib.loads("\n".join(lines))
 
 
-def named(content: bytes, part: Part) -> frozenset[str]:
+def find_own_runtimes(content: bytes, part: Part) -> frozenset[str]:
     """Return the runtimes of the part that the template itself has with our executable: an administrator added them.
 
     Raises ConfigurationError, with the line, for a runtime with another executable.
     """
-    base = without_block(content)
+    base = remove_block(content)
     wanted = dict(part.made)
     found = set()
     for table in re.finditer(_TABLE, base):
@@ -329,17 +331,17 @@ def render(template: bytes, base: bytes, plugin: str) -> Rendered | None:
     return Rendered(tuple(msgspec.structs.replace(each, text=base) if each.base else each for each in pieces))
 
 
-def base_of(generated: bytes, template: bytes, version: int) -> bytes:
+def recover_base(generated: bytes, template: bytes, version: int) -> bytes:
     """Return the distribution's own template as last rendered, as far as the generated file shows it.
 
     `template`: the current one on the node, without our block. `version`: that of its base. If the generated file shows
     nothing of the base, the tables that every base has are returned.
     """
-    made = without_block(generated)
+    made = remove_block(generated)
     header = _HEADER.search(made)
     if header is None or toml_document.parse(made).get("version", 1) != version:
-        return _least(version)
-    last, end = _certain(made)
+        return _minimal_base(version)
+    last, end = _find_last_common_table(made)
     pieces = _pieces(template, {})
     if pieces is not None and sum(each.base for each in pieces) == 1:
         place = next(index for index, each in enumerate(pieces) if each.base)
@@ -352,7 +354,7 @@ def base_of(generated: bytes, template: bytes, version: int) -> bytes:
     return made[header.start() : end]
 
 
-def _certain(made: bytes) -> tuple[int, int]:
+def _find_last_common_table(made: bytes) -> tuple[int, int]:
     """Return the start and end of the last table that every base has; text after it may come from a template."""
     headers = list(_RENDERED_TABLE.finditer(made))
     ends = [*(found.start() for found in headers), len(made)][1:]
@@ -384,7 +386,7 @@ def _path(table: Table) -> tuple[str, ...]:
     return next(((key, *_path(inner)) for key, inner in table.items()), ())
 
 
-def _least(version: int) -> bytes:
+def _minimal_base(version: int) -> bytes:
     """Return the tables that each base of this version has (k3s-io/k3s, pkg/agent/templates)."""
     plugin = CRI_PLUGIN[version]
     names = {plugin: None} if version < 2 else dict.fromkeys(("io.containerd.internal.v1.opt", GRPC, plugin))  # noqa: PLR2004
@@ -402,10 +404,10 @@ def _least(version: int) -> bytes:
 
 def _pieces(template: bytes, registered: Table) -> tuple[Piece, ...] | None:
     """Return a template's text in order, with an empty piece for the base; None if it has an unknown action."""
-    return None if (found := list(_walk(template, registered)))[-1] is None else tuple(filter(None, found))
+    return None if (found := list(_iterate_pieces(template, registered)))[-1] is None else tuple(filter(None, found))
 
 
-def _walk(template: bytes, registered: Table) -> Iterator[Piece | None]:
+def _iterate_pieces(template: bytes, registered: Table) -> Iterator[Piece | None]:
     """Yield the pieces; an unknown action yields None and ends the iteration."""
     place, trim, skipping, inside = 0, False, False, False
     for action in (*_RENDERED_ACTION.finditer(template), None):

@@ -13,15 +13,15 @@ from toolkit_installer.engines.api import DesiredFile, DesiredState
 from toolkit_installer.engines.common import command_line, reload_method
 from toolkit_installer.engines.containerd import config, files, templates
 from toolkit_installer.engines.containerd.config import Part
-from toolkit_installer.engines.containerd.files import Imported
+from toolkit_installer.engines.containerd.files import ImportedFile
 from toolkit_installer.engines.containerd.inspection import (
     CONFIG,
     DROP_IN_ROLE,
     ROOT_ROLE,
     ContainerdInspection,
-    Placed,
+    DistributionInspection,
 )
-from toolkit_installer.engines.containerd.layouts import TEMPLATE_ROLES, Layout, Start
+from toolkit_installer.engines.containerd.layouts import TEMPLATE_ROLES, Layout, NextStart
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, IMPORTS, runtimes_in, shape
 from toolkit_installer.engines.containerd.templates import Rendered
 from toolkit_installer.engines.ownership import MARKER
@@ -37,36 +37,36 @@ def try_out(node: Node, inspection: ContainerdInspection, desired: DesiredState)
     """Compare what the binary prints for the files before and after the change. Raises ConfigurationError."""
     process = inspection.process
     if inspection.placed is not None:
-        _try_placed(node, inspection, inspection.placed, desired)
+        _try_distribution(node, inspection, inspection.placed, desired)
         return
     if process is None:
         return
     programs, binary = node.programs, process.executable
     by_role = {wanted.role: wanted for wanted in desired.files}
-    root, drop_in = (by_role.get(role) or _unchanged(inspection, role) for role in (ROOT_ROLE, DROP_IN_ROLE))
+    root, drop_in = (by_role.get(role) or _unchanged_file(inspection, role) for role in (ROOT_ROLE, DROP_IN_ROLE))
     imported = [_without_and_with_us(inspection, each, by_role) for each in inspection.graph]
-    place = files.config_of(process, CONFIG) or root.path  # the named file, if the running one is hidden
-    old, new = (_absolute(content or b"", place) for content in (root.base, root.target))
-    before, words = reload_method.containerd_dump(programs, binary, old)
+    place = files.find_config_or(process, CONFIG) or root.path  # the named file, if the running one is hidden
+    old, new = (_make_imports_absolute(content or b"", place) for content in (root.base, root.target))
+    before, words = reload_method.dump_containerd_config(programs, binary, old)
     if before is None:
-        if reload_method.containerd_dump(programs, binary, b"")[0] is None:
+        if reload_method.dump_containerd_config(programs, binary, b"")[0] is None:
             return  # the binary prints nothing
-        raise _would_not_start(reload_method.shown(words, old), root.path)
-    if (missing := _missing(process, place, old, but=drop_in.path)) is not None:
-        raise _would_not_start(reload_method.shown(missing), root.path)
+        raise _would_not_start(reload_method.format_message(words, old), root.path)
+    if (missing := _find_missing_import(process, place, old, but=drop_in.path)) is not None:
+        raise _would_not_start(reload_method.format_message(missing), root.path)
     given = None
     # the root's pattern would import the drop-in's present content
     imports_drop_in = any(inspection.role_of(each) == DROP_IN_ROLE for each in inspection.graph)
     if (imports_drop_in and drop_in.target != drop_in.file.content) or any(base != target for base, target in imported):
         texts = [root.target or b"", *(target for _, target in imported)]
         texts = [toml_document.edit(text, [Remove(IMPORTS)], marker=MARKER) for text in texts]
-        after = reload_method.containerd_dump_of_all(programs, binary, texts)
+        after = reload_method.dump_containerd_files(programs, binary, texts)
     elif drop_in.target is None or drop_in.target == drop_in.base:
         given = new
-        after = reload_method.containerd_dump(programs, binary, new)
+        after = reload_method.dump_containerd_config(programs, binary, new)
     else:
-        after = reload_method.containerd_dump_of_all(programs, binary, [old, drop_in.target])
-    if (wrong := _wrong(before, after, desired, given)) is not None:
+        after = reload_method.dump_containerd_files(programs, binary, [old, drop_in.target])
+    if (wrong := _find_objections(before, after, desired, given)) is not None:
         raise ConfigurationError(
             f"containerd's own binary ({binary}) would not serve the new configuration: {wrong}",
             path=root.path,
@@ -74,14 +74,14 @@ def try_out(node: Node, inspection: ContainerdInspection, desired: DesiredState)
         )
 
 
-def _unchanged(inspection: ContainerdInspection, role: str) -> DesiredFile:
+def _unchanged_file(inspection: ContainerdInspection, role: str) -> DesiredFile:
     """Return a file that stays as it is: it has nothing of ours, and the desired state does not include it."""
     file = next(file for file in inspection.files if file.role == role)
     return DesiredFile(file, file.content, file.content)
 
 
 def _without_and_with_us(
-    inspection: ContainerdInspection, each: Imported, desired: Mapping[str, DesiredFile]
+    inspection: ContainerdInspection, each: ImportedFile, desired: Mapping[str, DesiredFile]
 ) -> tuple[bytes, bytes]:
     """Return an imported file's content without our changes and with them."""
     role = inspection.role_of(each)
@@ -96,13 +96,15 @@ class _Generated(msgspec.Struct, frozen=True):
     `start` and `start_with_us` name the templates; the texts are None if the template cannot be rendered.
     """
 
-    start: Start
-    start_with_us: Start
+    start: NextStart
+    start_with_us: NextStart
     without: Rendered | None
     with_us: Rendered | None
 
 
-def _try_placed(node: Node, inspection: ContainerdInspection, placed: Placed, desired: DesiredState) -> None:
+def _try_distribution(
+    node: Node, inspection: ContainerdInspection, placed: DistributionInspection, desired: DesiredState
+) -> None:
     """Check the next generated file, without our additions and with them. Raises ConfigurationError."""
     layout, process = placed.layout, inspection.process
     if placed.content is None:
@@ -118,18 +120,18 @@ def _try_placed(node: Node, inspection: ContainerdInspection, placed: Placed, de
         return
     without = next_file.without if next_file is not None else None
     generated = without.text if without is not None else placed.content
-    before, words = reload_method.containerd_dump(node.programs, binary, generated)
+    before, words = reload_method.dump_containerd_config(node.programs, binary, generated)
     if before is None:
         # the binary prints nothing, or fails on the current file, which is generated anew; or the template is wrong
         if next_file is not None and without is not None and not _is_running_with(generated, placed):
-            _refuse_refused(node, binary, next_file.start, without, words, layout)
+            _refuse_rejected(node, binary, next_file.start, without, words, layout)
         return
     changed = _with_additions(generated, layout, next_file, target) if target is not None else None
     if target is None or changed is None:
         return
-    after = reload_method.containerd_dump(node.programs, binary, changed)
+    after = reload_method.dump_containerd_config(node.programs, binary, changed)
     # without a running process, this may not be the binary that will read the file
-    wrong = _wrong(before, after, desired, changed) if process is not None or after[0] is None else None
+    wrong = _find_objections(before, after, desired, changed) if process is not None or after[0] is None else None
     if wrong is not None:
         raise ConfigurationError(
             f"containerd's own binary ({binary}) would not serve the additions: {wrong}",
@@ -152,7 +154,7 @@ def _binary(node: Node, process: Process | None, layout: Layout) -> str | None:
 
 
 def _next_generated(
-    inspection: ContainerdInspection, placed: Placed, generated: bytes, desired: DesiredState
+    inspection: ContainerdInspection, placed: DistributionInspection, generated: bytes, desired: DesiredState
 ) -> _Generated | None:
     """Return what the distribution generates next, None if it reads no template. Raises ConfigurationError."""
     layout = placed.layout
@@ -161,15 +163,15 @@ def _next_generated(
     without: dict[str, bytes] = {}
     with_us: dict[str, bytes] = {}
     for role, path in layout.templates.items():
-        wanted = next((each for each in desired.files if each.role == role), None) or _unchanged(inspection, role)
+        wanted = next((each for each in desired.files if each.role == role), None) or _unchanged_file(inspection, role)
         for texts, text in ((present, wanted.file.content), (without, wanted.base), (with_us, wanted.target)):
             if text is not None:
                 texts[path] = text
     start, start_with_us = layout.next_start(without, release), layout.next_start(with_us, release)
     if start.template is None or start_with_us.template is None:
         return None
-    on_disk = templates.without_block(present.get(start.template, templates.BASE))
-    base = templates.base_of(generated, on_disk, start.base)
+    on_disk = templates.remove_block(present.get(start.template, templates.BASE))
+    base = templates.recover_base(generated, on_disk, start.base)
     plugin = CRI_PLUGIN[start.base]
     return _Generated(
         start,
@@ -205,31 +207,33 @@ def _refuse_broken(generated: _Generated, layout: Layout) -> None:
         )
 
 
-def _refuse_refused(node: Node, binary: str, start: Start, rendered: Rendered, words: str, layout: Layout) -> None:
+def _refuse_rejected(node: Node, binary: str, start: NextStart, rendered: Rendered, words: str, layout: Layout) -> None:
     """Raise ConfigurationError, with the template's line, unless the binary fails on an empty configuration too."""
-    if reload_method.containerd_dump(node.programs, binary, b"")[0] is None:
+    if reload_method.dump_containerd_config(node.programs, binary, b"")[0] is None:
         return
     raise ConfigurationError(
         f"containerd would refuse what {layout.name} makes of it at its next start: "
-        f"{reload_method.shown(words, rendered.text)}",
+        f"{reload_method.format_message(words, rendered.text)}",
         path=start.template,
-        line=rendered.template_line(reload_method.pointed_at(words)),
+        line=rendered.template_line(reload_method.find_line(words)),
         hint="nothing was changed; correct the template: any restart would fail",
     )
 
 
-def _is_running_with(generated: bytes, placed: Placed) -> bool:
+def _is_running_with(generated: bytes, placed: DistributionInspection) -> bool:
     """Return whether the next generated file equals the one that containerd was started with, except for our block."""
-    return generated.strip() == templates.without_block(placed.content or b"").strip()
+    return generated.strip() == templates.remove_block(placed.content or b"").strip()
 
 
-def _wrong(before: Table, after: tuple[Table | None, str], desired: DesiredState, given: bytes | None) -> str | None:
+def _find_objections(
+    before: Table, after: tuple[Table | None, str], desired: DesiredState, given: bytes | None
+) -> str | None:
     """Return the objections to the desired state in words, None if there are none. `given`: the text that was read."""
     table, words = after
     if table is None:
-        return reload_method.shown(words, given)
-    losses = reload_method.containerd_losses(before, table, dict(desired.served), desired.default)
-    return reload_method.shown("; ".join(losses)) if losses else None
+        return reload_method.format_message(words, given)
+    losses = reload_method.compare_containerd_dumps(before, table, dict(desired.served), desired.default)
+    return reload_method.format_message("; ".join(losses)) if losses else None
 
 
 def _with_additions(content: bytes, layout: Layout, next_file: _Generated | None, target: DesiredFile) -> bytes | None:
@@ -247,38 +251,38 @@ def _with_additions(content: bytes, layout: Layout, next_file: _Generated | None
         added = toml_document.parse(target.target or b"")
     else:
         present = frozenset(runtimes_in(layout.document(content, ""), plugin))
-        added = templates.meaning(target.target or b"", present)
+        added = templates.parse_block(target.target or b"", present)
     default = lookup(added, shape(plugin).default)
     made = tuple(runtimes_in(added, plugin).items())
     part = Part(plugin, made, default if isinstance(default, str) else None)
-    return config.with_us(content, [part])[0]
+    return config.add_parts(content, [part])[0]
 
 
 def refusal(node: Node, process: Process) -> str | None:
     """Return why this containerd would not start again with its present files; None if nothing is known."""
     programs, binary = node.programs, process.executable
     try:
-        layout = files.behind(process)
+        layout = files.find_layout(process)
         made = _generated_next(process, layout) if layout is not None else None
         if layout is not None and made is not None:
             _refuse_generated(node, process, layout, *made)
             return None
-        given = files.told_config(process)
+        given = files.find_config(process)
         place = given or CONFIG
         content = read_as(process, place)
         if content is None and given is None:
             return None  # the daemon does without its usual file; `config dump` does not
-        after, words = reload_method.containerd_dump(programs, binary, path=place)
+        after, words = reload_method.dump_containerd_config(programs, binary, path=place)
         if after is None:
-            return words if reload_method.containerd_dump(programs, binary, b"")[0] is not None else None
-        return _missing(process, place, content or b"")
+            return words if reload_method.dump_containerd_config(programs, binary, b"")[0] is not None else None
+        return _find_missing_import(process, place, content or b"")
     except command_line.HiddenError:
         return None
     except ConfigurationError as error:
         return str(error)
 
 
-def _generated_next(process: Process, layout: Layout) -> tuple[Start, Rendered] | None:
+def _generated_next(process: Process, layout: Layout) -> tuple[NextStart, Rendered] | None:
     """Return what a process's distribution generates next, None if that is unknown. Raises NodeError."""
     texts = {path: text for path in layout.templates.values() if (text := read_as(process, path)) is not None}
     generated = read_as(process, layout.source)
@@ -289,18 +293,18 @@ def _generated_next(process: Process, layout: Layout) -> tuple[Start, Rendered] 
     if start.template is None or generated is None:
         return None
     text = texts.get(start.template, templates.BASE)
-    base = templates.base_of(generated, templates.without_block(text), start.base)
+    base = templates.recover_base(generated, templates.remove_block(text), start.base)
     rendered = templates.render(text, base, CRI_PLUGIN[start.base])
     return None if rendered is None else (start, rendered)
 
 
-def _refuse_generated(node: Node, process: Process, layout: Layout, start: Start, rendered: Rendered) -> None:
+def _refuse_generated(node: Node, process: Process, layout: Layout, start: NextStart, rendered: Rendered) -> None:
     """Raise ConfigurationError if containerd would not start with the next generated file."""
     _refuse_broken(_Generated(start, start, rendered, None), layout)
     binary = _binary(node, process, layout) or process.executable
-    after, words = reload_method.containerd_dump(node.programs, binary, rendered.text)
+    after, words = reload_method.dump_containerd_config(node.programs, binary, rendered.text)
     if after is None:
-        _refuse_refused(node, binary, start, rendered, words, layout)
+        _refuse_rejected(node, binary, start, rendered, words, layout)
 
 
 def _would_not_start(words: str, path: str) -> ConfigurationError:
@@ -312,7 +316,7 @@ def _would_not_start(words: str, path: str) -> ConfigurationError:
     )
 
 
-def _missing(process: Process, path: str, content: bytes, but: str | None = None) -> str | None:
+def _find_missing_import(process: Process, path: str, content: bytes, but: str | None = None) -> str | None:
     """Return in words which import of the daemon's files is missing, None if none is.
 
     Some binaries print a configuration all the same: 2.1 and 2.4 do, and the daemon then exits. Raises
@@ -326,7 +330,7 @@ def _missing(process: Process, path: str, content: bytes, but: str | None = None
     return f"{importer} imports {missing[0].path}, which is not there"
 
 
-def _absolute(content: bytes, place: str) -> bytes:
+def _make_imports_absolute(content: bytes, place: str) -> bytes:
     """Return the text with absolute imports, as seen from `place`: the binary reads the text from another path."""
     patterns = files.imports(content, place)
     if patterns == toml_document.parse(content).get("imports", []):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.engines.api import DesiredFile, release_of
+from toolkit_installer.engines.api import DesiredFile, parse_release
 from toolkit_installer.engines.containerd import effective
 from toolkit_installer.engines.containerd import files as containerd_files
 from toolkit_installer.engines.containerd import tables as views_of
-from toolkit_installer.engines.containerd.files import Imported
+from toolkit_installer.engines.containerd.files import ImportedFile
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, ContainerdInspection
 from toolkit_installer.engines.containerd.tables import (
     GRPC,
@@ -19,21 +19,21 @@ from toolkit_installer.engines.containerd.tables import (
     RUNTIME,
     SHORT,
     VERSION,
-    Read,
+    ConfigFile,
     Release,
     View,
-    disabled,
+    find_disabled,
     parse_checked,
     plugins_in,
 )
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, located
 
-_IDENTIFIERS = ("plugins", "disabled_plugins", "required_plugins")
+_PLUGIN_KEYS = ("plugins", "disabled_plugins", "required_plugins")
 """Keys with plugin names, which differ between version 1 and 2."""
 
 
-class Work:
+class OwnFiles:
     """One containerd's files without our changes, and the request."""
 
     def __init__(
@@ -44,7 +44,7 @@ class Work:
         self.request = request
         self.without = without
         called = inspection.live.version if inspection.live is not None else inspection.binary_version
-        self.release = release_of(called)
+        self.release = parse_release(called)
         self.files = list(self._read())
         drop_in = without[DROP_IN_ROLE]
         with located(drop_in.path):
@@ -57,7 +57,7 @@ class Work:
         _refuse_unread(self.files, self.version, self.release)
         self._refuse_disabled()
         self.new_version = self._new_version()
-        self.views = views_of.views(self.release, self.new_version or self.version)
+        self.views = views_of.possible_views(self.release, self.new_version or self.version)
         names = plugins_in(root.document)
         # a file without version may have been written for a 2.x if no daemon is known
         is_for_2 = self.release is None and self.version is None and RUNTIME in names and SHORT not in names
@@ -75,7 +75,7 @@ class Work:
 
     def _refuse_disabled(self) -> None:
         """Raise ConfigurationError for a disabled CRI plugin where Kubernetes is to use it."""
-        found = disabled((file.path, file.document) for file in self.files)
+        found = find_disabled((file.path, file.document) for file in self.files)
         kubelet = self.inspection.kubelet
         if found is None or (kubelet is None and not self.inspection.recognised):
             return
@@ -90,19 +90,19 @@ class Work:
             "engine with --runtime containerd",
         )
 
-    def _read(self) -> Iterator[Read]:
+    def _read(self) -> Iterator[ConfigFile]:
         """Yield every file that the daemon reads, without our changes. Raises ConfigurationError."""
         root = self.without[ROOT_ROLE]
-        yield effective.parsed(ROOT_ROLE, root.path, root.base or b"")
+        yield effective.parse_file(ROOT_ROLE, root.path, root.base or b"")
         for each in self.inspection.graph:
             role = self.inspection.role_of(each)
             wanted = self.without.get(role)
             if each.drop_in and (wanted is None or wanted.base is None or self._imported_by_us(each)):
                 continue
             content = (wanted.base or b"") if wanted is not None else each.content
-            yield effective.parsed(role, each.path, content, each.by_relative_pattern)
+            yield effective.parse_file(role, each.path, content, each.by_relative_pattern)
 
-    def _imported_by_us(self, each: Imported) -> bool:
+    def _imported_by_us(self, each: ImportedFile) -> bool:
         """Return whether a file is imported by our own line in the root file."""
         root = self.without[ROOT_ROLE]
         present = root.file.content or b""
@@ -122,7 +122,7 @@ class Work:
         if not self.files[0].document:
             return 3 if self.release is not None and self.release >= READS_VERSION_3 else 2
         older = self.release is None or self.release < READS_VERSION_3
-        named = any(file.document.get(key) for file in self.files for key in _IDENTIFIERS)
+        named = any(file.document.get(key) for file in self.files for key in _PLUGIN_KEYS)
         return 2 if older and not named else None
 
     @property
@@ -135,7 +135,7 @@ class Work:
         return views_of.plugin_of(view, self.files, self.effective_version, self.release)
 
 
-def _version_of(files: Sequence[Read], release: Release | None) -> int | None:
+def _version_of(files: Sequence[ConfigFile], release: Release | None) -> int | None:
     """Return the version that counts for all files, None if no file has that line.
 
     Raises ConfigurationError where the daemon is unknown and the files differ in version.
@@ -153,19 +153,19 @@ def _version_of(files: Sequence[Read], release: Release | None) -> int | None:
     return effective.last_version(files, release)
 
 
-def _refuse_unread(files: Sequence[Read], version: int | None, release: Release | None) -> None:
+def _refuse_unread(files: Sequence[ConfigFile], version: int | None, release: Release | None) -> None:
     """Raise ConfigurationError if this daemon refuses or ignores files of this version."""
     root = files[0]
     deciding = next((file for file in reversed(files) if file.version == version), root)
     line = toml_document.line_of(deciding.content, VERSION) or 1
     if release is not None:
         name = f"containerd {release[0]}.{release[1]}, which runs here,"
-        if version is not None and version > _newest(release):
+        if version is not None and version > _newest_version(release):
             raise ConfigurationError(
-                f"is of version {version}, and {name} reads versions 1 to {_newest(release)}",
+                f"is of version {version}, and {name} reads versions 1 to {_newest_version(release)}",
                 path=deciding.path,
                 line=line,
-                hint=f"write it for version {_newest(release)}, or upgrade containerd",
+                hint=f"write it for version {_newest_version(release)}, or upgrade containerd",
             )
         short = version == 1 or (version is None and SHORT in plugins_in(root.document))
         if short and READS_VERSION_3 <= release < MIGRATES_EACH_FILE:
@@ -185,7 +185,7 @@ def _refuse_unread(files: Sequence[Read], version: int | None, release: Release 
         )
 
 
-def _newest(release: Release) -> int:
+def _newest_version(release: Release) -> int:
     if release < READS_VERSION_3:
         return 2
     return 3 if release < READS_VERSION_4 else 4

@@ -16,8 +16,18 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from toolkit_installer.documents import json_document, toml_document
-from toolkit_installer.documents.changes import ABSENT, Change, DocumentError, Path, Set, Table, apply, lookup, same
-from toolkit_installer.documents.changes import merged as merged_tables
+from toolkit_installer.documents.changes import (
+    ABSENT,
+    Change,
+    DocumentError,
+    Path,
+    Set,
+    Table,
+    apply_changes,
+    is_same,
+    lookup,
+)
+from toolkit_installer.documents.changes import merge_tables as merged_tables
 from toolkit_installer.engines.ownership import (
     MARKER,
     CgroupSetting,
@@ -25,11 +35,11 @@ from toolkit_installer.engines.ownership import (
     Owned,
     Ownership,
     Shape,
-    beneath,
+    is_beneath,
     parents,
-    record,
+    record_ownership,
+    remove_ours,
     revert_content,
-    strip,
 )
 from toolkit_installer.engines.target import Handler
 from toolkit_installer.errors import ConfigurationError
@@ -106,13 +116,13 @@ def built_in(release: tuple[int, int] | None) -> Table:
     return {"crio": {"runtime": runtime}}
 
 
-def merged(start: Table, documents: Iterable[Table]) -> Table:
+def merge_files(start: Table, documents: Iterable[Table]) -> Table:
     """Return CRI-O's configuration from files in reading order, starting from the built-in one."""
     result = start
     for document in documents:
         result = merged_tables(result, document, whole=RUNTIMES)
     if lookup(result, DEFAULT) == "":  # an empty name has no effect
-        result = apply(result, (Set(DEFAULT, lookup(start, DEFAULT)),))
+        result = apply_changes(result, (Set(DEFAULT, lookup(start, DEFAULT)),))
     return result
 
 
@@ -145,15 +155,15 @@ def base_configuration(source: Table, start: Table, known: Table, toolkit_folder
     runtimes = {
         name: {key: value for key, value in entry.items() if value and re.fullmatch(_SETTING, key)}
         for name, entry in runtimes_in(source).items()
-        if not beneath(_executable(entry), toolkit_folder)
+        if not is_beneath(_executable(entry), toolkit_folder)
     }
-    table = merged(start, [{"crio": {"runtime": {"runtimes": runtimes}}}])
+    table = merge_files(start, [{"crio": {"runtime": {"runtimes": runtimes}}}])
     wanted = (lookup(source, DEFAULT), lookup(known, DEFAULT), *LOW_LEVEL, *runtimes)
     default = next(name for name in wanted if isinstance(name, str) and name in runtimes_in(table))
-    return apply(table, (Set(DEFAULT, default),))
+    return apply_changes(table, (Set(DEFAULT, default),))
 
 
-def low_level(effective: Table, live: Mapping[str, str | None]) -> tuple[str, ...]:
+def list_low_level_runtimes(effective: Table, live: Mapping[str, str | None]) -> tuple[str, ...]:
     """Return the executables of the default runtime, of crun and of runc, if CRI-O has them without us.
 
     An executable that the files do not name comes from the `live` engine, which searched its own PATH. The default
@@ -167,7 +177,7 @@ def low_level(effective: Table, live: Mapping[str, str | None]) -> tuple[str, ..
     return tuple(dict.fromkeys(path for path in paths if path))
 
 
-def with_us(base: bytes, made: Sequence[tuple[str, Table]], default: str | None) -> tuple[bytes, Ownership]:
+def add_handlers(base: bytes, made: Sequence[tuple[str, Table]], default: str | None) -> tuple[bytes, Ownership]:
     """Return `base` with the runtimes registered (and `default` as the default), and our ownership of it."""
     changes: list[Change] = [Set((*RUNTIMES, name), entry) for name, entry in made]
     if default is not None:
@@ -177,7 +187,7 @@ def with_us(base: bytes, made: Sequence[tuple[str, Table]], default: str | None)
 
 def edited(base: bytes, changes: Sequence[Change]) -> tuple[bytes, Ownership]:
     """Return `base` with our changes made to it, and our ownership of it."""
-    return toml_document.edit(base, changes, marker=MARKER), record(toml_document.parse(base), changes)
+    return toml_document.edit(base, changes, marker=MARKER), record_ownership(toml_document.parse(base), changes)
 
 
 def hooks_dirs(effective: Table) -> list[str]:
@@ -194,11 +204,13 @@ def without_us(
     `handlers` are our handlers in all of CRI-O's files.
     """
     document = parse_checked(content)
-    changes, left = strip(document, SHAPE, ownership, toolkit_folder, toml_document.parse(before or b""), handlers)
+    changes, left = remove_ours(
+        document, SHAPE, ownership, toolkit_folder, toml_document.parse(before or b""), handlers
+    )
     return toml_document.edit(content, changes, marker=MARKER), left
 
 
-def recognised(content: bytes, gone: Collection[str]) -> Ownership:
+def find_unrecorded(content: bytes, gone: Collection[str]) -> Ownership:
     """Return our values that are identified without a receipt, besides runtimes in our toolkit folder.
 
     These are: a default that names one of the runtimes to be removed (`gone`), in whatever file these are, as CRI-O
@@ -206,21 +218,21 @@ def recognised(content: bytes, gone: Collection[str]) -> Ownership:
     empty without those runtimes. Raises the errors of `parse_checked`.
     """
     document = parse_checked(content)
-    marked = toml_document.marked(content, MARKER)
+    marked = toml_document.find_marked_tables(content, MARKER)
     paths = [DEFAULT] if lookup(document, DEFAULT) in gone else []
     paths += [HOOKS_DIR] if RUNTIME in marked and lookup(document, HOOKS_DIR) is not ABSENT else []
     created = parents((*RUNTIMES, "")) if marked or not runtimes_in(document).keys().isdisjoint(gone) else ()
     return Ownership(tuple(Owned(path, lookup(document, path)) for path in paths), created)
 
 
-def named(content: bytes, toolkit_folder: str) -> tuple[frozenset[str], frozenset[str]]:
+def split_runtime_names(content: bytes, toolkit_folder: str) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of a file's runtimes in our toolkit folder, and of the others. Raises as `parse_checked`."""
     runtimes = runtimes_in(parse_checked(content))
-    inside = frozenset(name for name, entry in runtimes.items() if beneath(_executable(entry), toolkit_folder))
+    inside = frozenset(name for name, entry in runtimes.items() if is_beneath(_executable(entry), toolkit_folder))
     return inside, frozenset(runtimes) - inside
 
 
-def says_nothing(content: bytes) -> bool:
+def has_no_content(content: bytes) -> bool:
     """Tell whether a file has neither values nor comments: at most headers of empty tables."""
     return b"#" not in content and not _has_values(toml_document.parse(content))
 
@@ -229,7 +241,7 @@ def _has_values(value: Any) -> bool:
     return any(_has_values(inner) for inner in value.values()) if isinstance(value, dict) else True
 
 
-def differences(effective: Table, served: Mapping[str, str], default: str | None) -> list[Path]:
+def find_differences(effective: Table, served: Mapping[str, str], default: str | None) -> list[Path]:
     """Return the keys at which `effective`, CRI-O's future configuration, differs from the desired one."""
     wrong = [
         (*RUNTIMES, name) for name, path in served.items() if _executable(runtimes_in(effective).get(name)) != path
@@ -237,14 +249,14 @@ def differences(effective: Table, served: Mapping[str, str], default: str | None
     return [*wrong, DEFAULT] if default is not None and lookup(effective, DEFAULT) != default else wrong
 
 
-def runtime_part(effective: Table) -> bytes:
+def extract_runtimes(effective: Table) -> bytes:
     """Return the runtimes and the default of `effective` as a separate file."""
     values = [(path, lookup(effective, path)) for path in (DEFAULT, RUNTIMES)]
     changes = [Set(path, value) for path, value in values if value is not ABSENT]
     return toml_document.edit(b"", changes, marker=MARKER)
 
 
-def losses(before: Table, after: Table, served: Mapping[str, str], default: str | None) -> list[str]:
+def find_losses(before: Table, after: Table, served: Mapping[str, str], default: str | None) -> list[str]:
     """Return in words what CRI-O would not serve, or would lose; `before` and `after` are its output.
 
     Names that TOML must quote are not compared: `crio config` prints them unquoted, as other keys.
@@ -258,15 +270,15 @@ def losses(before: Table, after: Table, served: Mapping[str, str], default: str 
     wrong += [
         f"the runtime {name} would not be what it was"
         for name, entry in old.items()
-        if name not in served and not same(new.get(name), entry)
+        if name not in served and not is_same(new.get(name), entry)
     ]
     return wrong
 
 
-def listed(files: Sequence[tuple[str, bytes]], release: tuple[int, int] | None) -> list[ListedRuntime]:
+def list_runtimes(files: Sequence[tuple[str, bytes]], release: tuple[int, int] | None) -> list[ListedRuntime]:
     """Return the runtimes of CRI-O's files, each with the last file that defines it. Raises ConfigurationError."""
     documents = [(path, content, parse_checked(content)) for path, content in files]
-    effective = merged(built_in(release), [document for _, _, document in documents])
+    effective = merge_files(built_in(release), [document for _, _, document in documents])
     default = lookup(effective, DEFAULT)
     found = []
     for name, entry in runtimes_in(effective).items():
@@ -278,7 +290,7 @@ def listed(files: Sequence[tuple[str, bytes]], release: tuple[int, int] | None) 
     return found
 
 
-def cgroup_driver(files: Sequence[tuple[str, bytes]]) -> CgroupSetting | None:
+def read_cgroup_driver(files: Sequence[tuple[str, bytes]]) -> CgroupSetting | None:
     """Return CRI-O's cgroup manager, systemd if no file names one. Raises ConfigurationError."""
     where: Path = (*RUNTIME, "cgroup_manager")
     for path, content in reversed(files):
@@ -291,7 +303,7 @@ def cgroup_driver(files: Sequence[tuple[str, bytes]]) -> CgroupSetting | None:
 _PATH = "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
-def hook_content(toolkit_folder: str) -> bytes:
+def build_hook(toolkit_folder: str) -> bytes:
     """Return the file that runs the toolkit's hook before every container's start; the hook decides whether to act."""
     document = {
         "version": "1.0.0",
@@ -302,7 +314,7 @@ def hook_content(toolkit_folder: str) -> bytes:
     return (json.dumps(document, indent=2) + "\n").encode()
 
 
-def hook_without_us(
+def remove_our_hook(
     present: bytes | None, before: bytes | None, written: Collection[str], toolkit_folder: str
 ) -> tuple[bytes | None, tuple[str, ...]]:
     """Return the hook's file without us (None: no file), and a message if somebody's edit is removed.
@@ -329,4 +341,4 @@ def _runs_ours(present: bytes, toolkit_folder: str) -> bool:
         path = lookup(json_document.parse(present), ("hook", "path"))
     except DocumentError:
         return False  # broken, and so not ours: we write whole files
-    return isinstance(path, str) and beneath(path, toolkit_folder)
+    return isinstance(path, str) and is_beneath(path, toolkit_folder)

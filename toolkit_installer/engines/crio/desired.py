@@ -10,14 +10,22 @@ from functools import partial
 import msgspec
 
 from toolkit_installer.documents import json_document, shown, toml_document
-from toolkit_installer.documents.changes import Change, Set, Table, lookup, same
-from toolkit_installer.engines.api import HOOK_ROLE, DesiredFile, DesiredState, EngineFile, Inspection, Live, Recorded
+from toolkit_installer.documents.changes import Change, Set, Table, is_same, lookup
+from toolkit_installer.engines.api import (
+    HOOK_ROLE,
+    DesiredFile,
+    DesiredState,
+    EngineFile,
+    Inspection,
+    LiveState,
+    RecordedFile,
+)
 from toolkit_installer.engines.common import losses
 from toolkit_installer.engines.crio import config
 from toolkit_installer.engines.crio import config as crio_hook
 from toolkit_installer.engines.crio.places import Sources
 from toolkit_installer.engines.crio.places import told as told_of
-from toolkit_installer.engines.ownership import MARKER, Ownership, chosen_default, revert_content
+from toolkit_installer.engines.ownership import MARKER, Ownership, find_chosen_default, revert_content
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, UsageError, located
 from toolkit_installer.settings import ConfigMode
@@ -43,23 +51,23 @@ class CrioInspection(Inspection, frozen=True):
     hooks_dir: str = ""
 
 
-def desired_state(inspection: CrioInspection, request: Request, records: Mapping[str, Recorded]) -> DesiredState:
+def desired_state(inspection: CrioInspection, request: Request, records: Mapping[str, RecordedFile]) -> DesiredState:
     """Return the desired state of all files. `inspection.files` are in CRI-O's order, the hook's file last.
 
     Raises ConfigurationError, UsageError.
     """
-    unknown = recognised(inspection, request.toolkit_folder)
+    unknown = find_unrecorded(inspection, request.toolkit_folder)
     bases = [
-        without_us(file, records.get(file.path, Recorded(ownership=unknown[file.path])), request.toolkit_folder)
+        remove_ours(file, records.get(file.path, RecordedFile(ownership=unknown[file.path])), request.toolkit_folder)
         for file in inspection.files
     ]
     for wanted in bases:
         if wanted.role != HOOK_ROLE:
             losses.refuse_replaced(
-                wanted, records.get(wanted.path, Recorded()), toml_document.parse, request.toolkit_folder
+                wanted, records.get(wanted.path, RecordedFile()), toml_document.parse, request.toolkit_folder
             )
     base = known = _with_flags(inspection.live, bases)
-    missing = missing_default(bases, inspection.live)
+    missing = find_missing_default(bases, inspection.live)
     if missing is not None and (request.default is None or not request.handlers):
         raise missing
     served: dict[str, str] = {}
@@ -74,10 +82,10 @@ def desired_state(inspection: CrioInspection, request: Request, records: Mapping
         desired = _with_handlers(inspection, request, bases, base)
         served = request.served
         default = request.default
-        _refuse_overrides(effective(inspection.live, desired), desired, served, default)
-    low_level = config.low_level(base, inspection.live.handlers if inspection.live is not None else {})
+        _refuse_overrides(merge_targets(inspection.live, desired), desired, served, default)
+    low_level = config.list_low_level_runtimes(base, inspection.live.handlers if inspection.live is not None else {})
     if records and default is None:
-        desired = [_with_chosen_default(wanted, records.get(wanted.path, Recorded()), served) for wanted in desired]
+        desired = [_with_chosen_default(wanted, records.get(wanted.path, RecordedFile()), served) for wanted in desired]
     # write ours before removing others' leftovers: CRI-O does not start with a default that no file defines
     ordered = tuple(sorted(desired, key=lambda wanted: wanted.role != DROP_IN_ROLE))
     faults = (str(missing),) if missing is not None else ()
@@ -85,14 +93,14 @@ def desired_state(inspection: CrioInspection, request: Request, records: Mapping
     return DesiredState(ordered, served, default, low_level, notes, faults=faults)
 
 
-def _with_flags(live: Live | None, desired: Sequence[DesiredFile]) -> Table:
+def _with_flags(live: LiveState | None, desired: Sequence[DesiredFile]) -> Table:
     """Return CRI-O's configuration from the files' targets and its command line. Raises ConfigurationError."""
-    known = effective(live, desired)
+    known = merge_targets(live, desired)
     flag = told_of(live, "--default-runtime")  # it precedes all files
-    return config.merged(known, [{"crio": {"runtime": {"default_runtime": flag}}}]) if flag else known
+    return config.merge_files(known, [{"crio": {"runtime": {"default_runtime": flag}}}]) if flag else known
 
 
-def missing_default(bases: Sequence[DesiredFile], live: Live | None) -> ConfigurationError | None:
+def find_missing_default(bases: Sequence[DesiredFile], live: LiveState | None) -> ConfigurationError | None:
     """Return why CRI-O would not start with these files: its default runtime has no table; None if it has one.
 
     An unknown release may have a built-in table, and a running CRI-O also has those of its command line. Raises
@@ -106,7 +114,7 @@ def missing_default(bases: Sequence[DesiredFile], live: Live | None) -> Configur
     for wanted in reversed([each for each in bases if each.role != HOOK_ROLE]):
         if wanted.base is not None and lookup(config.parse_checked(wanted.base), config.DEFAULT) == name:
             return ConfigurationError(
-                f"default_runtime is {shown.quoted(name)}, and no file that CRI-O reads has a table for it: CRI-O "
+                f"default_runtime is {shown.quote_name(name)}, and no file that CRI-O reads has a table for it: CRI-O "
                 "does not start",
                 path=wanted.path,
                 line=toml_document.line_of(wanted.base, config.DEFAULT),
@@ -115,51 +123,51 @@ def missing_default(bases: Sequence[DesiredFile], live: Live | None) -> Configur
     return None
 
 
-def recognised(inspection: Inspection, toolkit_folder: str) -> dict[str, Ownership]:
+def find_unrecorded(inspection: Inspection, toolkit_folder: str) -> dict[str, Ownership]:
     """Return our values that are identified by path without a receipt. Raises ConfigurationError."""
     texts = {file.path: file.content or b"" for file in inspection.files if file.role != HOOK_ROLE}
     gone: set[str] = set()
     kept: set[str] = set()
     for path, content in texts.items():
         with located(path):
-            inside, others = config.named(content, toolkit_folder)
+            inside, others = config.split_runtime_names(content, toolkit_folder)
         gone |= inside
         kept |= others
-    found = {path: config.recognised(content, gone - kept) for path, content in texts.items()}
+    found = {path: config.find_unrecorded(content, gone - kept) for path, content in texts.items()}
     return {file.path: found.get(file.path, Ownership()) for file in inspection.files}
 
 
-def without_us(file: EngineFile, recorded: Recorded, toolkit_folder: str) -> DesiredFile:
+def remove_ours(file: EngineFile, recorded: RecordedFile, toolkit_folder: str) -> DesiredFile:
     """Return a file without our values: its target is its base. Raises ConfigurationError."""
 
     def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
         text, left = config.without_us(content, recorded.ownership, toolkit_folder, recorded.before, recorded.handlers)
-        chosen = chosen_default(toml_document.parse(content), config.SHAPE, recorded.ownership, recorded.handlers)
+        chosen = find_chosen_default(toml_document.parse(content), config.SHAPE, recorded.ownership, recorded.handlers)
         changes: list[Change] = [] if chosen is None else [Set(config.DEFAULT, chosen)]
         if losses.is_cut_off(content, recorded, partial(toml_document.edit, marker=MARKER), changes):
             return recorded.before, (losses.CUT_OFF,)
         own = file.role == DROP_IN_ROLE or posixpath.basename(file.path) in _OLDER_NAMES
         made = recorded.before is None and (recorded.written or (own and text != content))
-        if made and config.says_nothing(text):
+        if made and config.has_no_content(text):
             return None, left  # created for us, or by an older installer, and holds nothing else
         return text, left
 
     with located(file.path):
         if file.role == HOOK_ROLE:
-            base, left = crio_hook.hook_without_us(file.content, recorded.before, recorded.written, toolkit_folder)
+            base, left = crio_hook.remove_our_hook(file.content, recorded.before, recorded.written, toolkit_folder)
         else:
             base, left = revert_content(file.content, recorded.before, recorded.written, without_ours)
     return DesiredFile(file, base=base, target=base, left=left, metadata=recorded.metadata)
 
 
-def effective(live: Live | None, desired: Sequence[DesiredFile]) -> Table:
+def merge_targets(live: LiveState | None, desired: Sequence[DesiredFile]) -> Table:
     """Return CRI-O's configuration from the files' targets, which are in its order. Raises ConfigurationError."""
     documents = []
     for wanted in desired:
         if wanted.role != HOOK_ROLE and wanted.target is not None:
             with located(wanted.path):
                 documents.append(config.parse_checked(wanted.target))
-    return config.merged(config.built_in(live.release if live is not None else None), documents)
+    return config.merge_files(config.built_in(live.release if live is not None else None), documents)
 
 
 def by_role(desired: Sequence[DesiredFile], role: str) -> DesiredFile:
@@ -190,7 +198,7 @@ def _base_configuration(inspection: CrioInspection, request: Request, known: Tab
     return config.base_configuration(document, built_in, known, request.toolkit_folder)
 
 
-def _with_chosen_default(wanted: DesiredFile, recorded: Recorded, served: Mapping[str, str]) -> DesiredFile:
+def _with_chosen_default(wanted: DesiredFile, recorded: RecordedFile, served: Mapping[str, str]) -> DesiredFile:
     """Return the file with our handler as the default if an administrator made it the default since.
 
     That value is not ours, and is removed with the handler. Raises DocumentError.
@@ -198,7 +206,7 @@ def _with_chosen_default(wanted: DesiredFile, recorded: Recorded, served: Mappin
     if wanted.role == HOOK_ROLE or wanted.target is None or wanted.file.content is None:
         return wanted
     present = toml_document.parse(wanted.file.content)
-    chosen = chosen_default(present, config.SHAPE, recorded.ownership, served)
+    chosen = find_chosen_default(present, config.SHAPE, recorded.ownership, served)
     if chosen is None:
         return wanted
     text, _ = config.edited(wanted.target, [Set(config.DEFAULT, chosen)])
@@ -232,7 +240,7 @@ def _with_handlers(
             hint="choose another name, such as nvidia",
         )
     made = config.entries(known, request.handlers)
-    return _in_drop_in(inspection, desired, lambda base: config.with_us(base, made, request.default))
+    return _in_drop_in(inspection, desired, lambda base: config.add_handlers(base, made, request.default))
 
 
 def _with_hook(
@@ -246,10 +254,10 @@ def _with_hook(
             hint=f"choose a name such as oci-nvidia-hook{_HOOK_ENDING}",
         )
     hook = by_role(desired, HOOK_ROLE)
-    target = crio_hook.hook_content(request.toolkit_folder)
+    target = crio_hook.build_hook(request.toolkit_folder)
     present = hook.file.content
     with contextlib.suppress(ConfigurationError):  # a broken file is replaced
-        if present is not None and same(json_document.parse(present), json_document.parse(target)):
+        if present is not None and is_same(json_document.parse(present), json_document.parse(target)):
             target = present
     result = _replaced(desired, msgspec.structs.replace(hook, target=target))
     folder = inspection.hooks_dir or request.settings.hooks_dir
@@ -267,7 +275,7 @@ def _with_hook(
     return _in_drop_in(inspection, result, lambda base: config.edited(base, added))
 
 
-def _refuse_flags(live: Live | None, request: Request) -> None:
+def _refuse_flags(live: LiveState | None, request: Request) -> None:
     """Raise ConfigurationError if CRI-O's command line overrides our file's values: it precedes all files."""
     told = told_of(live, "--default-runtime")
     if told is not None and request.default is not None and told != request.default:
@@ -288,7 +296,7 @@ def _refuse_overrides(
     read: Table, desired: Sequence[DesiredFile], served: Mapping[str, str], default: str | None
 ) -> None:
     """Raise ConfigurationError if a file that CRI-O reads after ours overrides our values."""
-    for path in config.differences(read, served, default):
+    for path in config.find_differences(read, served, default):
         for wanted in reversed(desired):
             if wanted.role in (HOOK_ROLE, DROP_IN_ROLE) or wanted.target is None:
                 continue

@@ -28,10 +28,10 @@ from toolkit_installer.engines.api import (
     EngineFile,
     EngineSilentError,
     Inspection,
-    Live,
+    LiveState,
     Reload,
     Trials,
-    release_of,
+    parse_release,
 )
 from toolkit_installer.engines.common import command_line, cri, reload_method, serving
 from toolkit_installer.engines.common.cri import Pod
@@ -43,23 +43,23 @@ from toolkit_installer.engines.crio import places as crio_live
 from toolkit_installer.engines.crio import places as crio_places
 from toolkit_installer.engines.crio import places as crio_sources
 from toolkit_installer.engines.crio.desired import CrioInspection
-from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, CrioLive
+from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, CrioLiveState
 from toolkit_installer.engines.crio.places import Places as CrioPlaces
 from toolkit_installer.engines.ownership import (
     CgroupSetting,
     Fault,
     ListedRuntime,
     Ownership,
-    dangling_default,
-    default_in,
+    find_dangling_default,
+    find_default,
 )
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import sockets
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.places import Places
+from toolkit_installer.node.places import PathTranslator
 from toolkit_installer.node.processes import Process
-from toolkit_installer.node.programs import Completed, ProgramError, Programs
+from toolkit_installer.node.programs import CompletedProgram, ProgramError, Programs
 from toolkit_installer.node.root import NodeError
 from toolkit_installer.settings import ConfigMode, EngineName, EngineSettings, ReloadMode
 
@@ -81,16 +81,16 @@ class Crio(Adapter[CrioInspection]):
     name = EngineName.CRIO
     folders = (DROP_INS,)
     desired = staticmethod(crio_desired.desired_state)
-    recognised = staticmethod(crio_desired.recognised)
-    without_us = staticmethod(crio_desired.without_us)
+    recognised = staticmethod(crio_desired.find_unrecorded)
+    without_us = staticmethod(crio_desired.remove_ours)
 
     def listed(self, files: Sequence[tuple[str, bytes]], version: str) -> Sequence[ListedRuntime]:
         """Return the runtimes of CRI-O's files. Raises ConfigurationError."""
-        return crio_config.listed(files, release_of(version))
+        return crio_config.list_runtimes(files, parse_release(version))
 
     def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:  # noqa: ARG002
         """Return CRI-O's cgroup manager. Raises ConfigurationError."""
-        return crio_config.cgroup_driver(files)
+        return crio_config.read_cgroup_driver(files)
 
     def cgroup_switch(self, driver: str) -> str:
         """Return the edit that makes CRI-O use a cgroup driver."""
@@ -113,9 +113,9 @@ class Crio(Adapter[CrioInspection]):
         """Read all of CRI-O's files and the hook's file, and query CRI-O. Raises ConfigurationError."""
         settings = target.asked
         socket = target.socket or usual_socket(node)
-        live, silence = serving.heard(self, node, socket, settings.answer_timeout)
+        live, silence = serving.query_engine(self, node, socket, settings.answer_timeout)
         command_line.refuse_hidden(live.process if live is not None else None, target)
-        places = crio_places.locate(node, target, live)
+        places = crio_places.locate_files(node, target, live)
         hook = posixpath.join(settings.hooks_dir, settings.hook_filename)
         files = (
             EngineFile(crio_desired.ROOT_ROLE, *node.locate_file(places.config)),
@@ -126,7 +126,7 @@ class Crio(Adapter[CrioInspection]):
         status = [] if target.socket in (None, SOCKET) else ["--socket", target.socket]
         config = [] if places.config == CONFIG else ["--config", places.config]
         config += [] if places.folder == DROP_INS else ["--config-dir", places.folder]
-        sources = crio_sources.read_first(node, settings, live, status, config)
+        sources = crio_sources.read_first_source(node, settings, live, status, config)
         return CrioInspection(
             socket,
             files,
@@ -150,12 +150,12 @@ class Crio(Adapter[CrioInspection]):
                 hint="use --restart-mode systemd or none",
             )
         hooks_dir = _hooks_dir(node, settings)
-        if isinstance(inspection.live, CrioLive) and not crio_live.serves_ours(inspection.live):
+        if isinstance(inspection.live, CrioLiveState) and not crio_live.serves_our_handlers(inspection.live):
             watched = settings.config_mode is ConfigMode.HOOK and hooks_dir in inspection.live.hooks_dirs
             # an inspection without files is for removing our handlers, and CRI-O has none
             if watched or not inspection.files:
                 return Reload(ReloadMode.NONE, by_itself=True)
-        decided = reload_method.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SYSTEMD)
+        decided = reload_method.choose_reload(node, self.name, inspection, settings.reload_mode, ReloadMode.SYSTEMD)
         # its gRPC server stops only after answering every call
         decided = msgspec.structs.replace(decided, ends_after_calls=decided.restarts)
         if settings.config_mode is ConfigMode.HOOK and decided.mode is ReloadMode.NONE and inspection.live is None:
@@ -176,15 +176,15 @@ class Crio(Adapter[CrioInspection]):
         ordered = sorted(desired.files, key=lambda wanted: roles.index(wanted.role))
         bases = [msgspec.structs.replace(wanted, target=wanted.base) for wanted in ordered]
         before, after = (
-            crio_config.runtime_part(crio_desired.effective(inspection.live, each)) for each in (bases, ordered)
+            crio_config.extract_runtimes(crio_desired.merge_targets(inspection.live, each)) for each in (bases, ordered)
         )
-        wrong = trial_faults(node.programs, process.executable, root.base or b"", (before, after), desired)
+        wrong = find_trial_faults(node.programs, process.executable, root.base or b"", (before, after), desired)
         if wrong:
             from toolkit_installer import foreign_words  # noqa: PLC0415  # for errors only
 
             raise ConfigurationError(
                 f"CRI-O's own binary ({process.executable}) would not serve the new configuration: "
-                f"{foreign_words.of_program('; '.join(wrong))}",
+                f"{foreign_words.mask_program_text('; '.join(wrong))}",
                 path=drop_in.path,
                 hint="nothing was changed; look at what `crio config` says",
             )
@@ -193,14 +193,14 @@ class Crio(Adapter[CrioInspection]):
         """Return why CRI-O's binary refuses the current files, None if it accepts them or they are unknown."""
         if process.hidden:
             return None  # its files are unknown
-        given = crio_live.variables(process)
+        given = crio_live.read_variables(process)
         # only explicit values: a root file that is named must exist, the usual one need not
-        values = ((flag, crio_live.told_to(process, given, flag)) for flag in ("--config", "--config-dir"))
+        values = ((flag, crio_live.read_process_flag(process, given, flag)) for flag in ("--config", "--config-dir"))
         try:
             flags = [word for flag, value in values if value for word in (flag, command_line.place(process, value))]
         except NodeError as error:
             return str(error)
-        return trial_refusal(node.programs, process.executable, flags)
+        return find_trial_refusal(node.programs, process.executable, flags)
 
     def dangers(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:
         """Warn of a restart that ends containers: under cgroupfs their monitors are in the unit's own cgroup.
@@ -217,23 +217,23 @@ class Crio(Adapter[CrioInspection]):
         )
         return (warning,)
 
-    def ask(self, node: Node, socket: str, seconds: float) -> CrioLive:
+    def ask(self, node: Node, socket: str, seconds: float) -> CrioLiveState:
         """Query the CRI for its status and handlers, and CRI-O itself for its configuration.
 
         Both report CRI-O's memory, which a signal changes without effect: they prove something only for a process that
         started after the change. Such a process lists a handler if its executable exists. Raises EngineSilentError.
         """
         try:
-            status = cri.status(node.root, socket, seconds)
-            process = sockets.speaker(node.root, socket, _GREETING)
-        except (NoAnswerError, sockets.StrangerError) as error:
+            status = cri.query_status(node.root, socket, seconds)
+            process = sockets.find_responding_process(node.root, socket, _GREETING)
+        except (NoAnswerError, sockets.UntrustedProcessError) as error:
             raise EngineSilentError(f"the CRI of CRI-O does not answer: {error.reason}", path=socket) from error
         if status.name != _NAME:
             raise EngineSilentError(f"{status.name} answers there, not CRI-O", path=socket)
         config: bytes | None = None
         try:
-            config = crio_live.configuration(node.root, socket, seconds)
-            runtime = crio_live.runtime_in(config)
+            config = crio_live.query_configuration(node.root, socket, seconds)
+            runtime = crio_live.parse_runtime_table(config)
         except NoAnswerError as error:
             if not status.handlers:
                 raise EngineSilentError(f"CRI-O does not say its handlers: {error.reason}", path=socket) from error
@@ -243,8 +243,8 @@ class Crio(Adapter[CrioInspection]):
             name: entry.get("runtime_path") or None for name, entry in runtime["runtimes"].items() if name in listed
         }
         hooks = tuple(runtime.get("hooks_dir") or ())
-        given = crio_live.variables(process) if process is not None else {}
-        return CrioLive(
+        given = crio_live.read_variables(process) if process is not None else {}
+        return CrioLiveState(
             status.version,
             handlers,
             runtime.get("default_runtime") or None,
@@ -257,7 +257,11 @@ class Crio(Adapter[CrioInspection]):
         )
 
     def stranded(
-        self, node: Node, inspection: Inspection, desired: Sequence[DesiredFile], is_ours: Callable[[Live], set[str]]
+        self,
+        node: Node,
+        inspection: Inspection,
+        desired: Sequence[DesiredFile],
+        is_ours: Callable[[LiveState], set[str]],
     ) -> tuple[str, ...]:
         """Return the pods of handlers that CRI-O would no longer know. Raises EngineSilentError.
 
@@ -270,28 +274,28 @@ class Crio(Adapter[CrioInspection]):
         names = is_ours(live)
         try:
             # the handlers that are in neither the `desired` files nor its unchanged others
-            places = crio_places.locate(node, EngineTarget(EngineName.CRIO), live)
+            places = crio_places.locate_files(node, EngineTarget(EngineName.CRIO), live)
             to_be = {wanted.path: wanted for wanted in desired}
             root = EngineFile(crio_desired.ROOT_ROLE, *node.locate_file(places.config))
             for file in (root, *_drop_ins(node, places)):
                 to_be.setdefault(file.path, DesiredFile(file, base=file.content, target=file.content))
-            known = crio_config.runtimes_in(crio_desired.effective(live, list(to_be.values())))
+            known = crio_config.runtimes_in(crio_desired.merge_targets(live, list(to_be.values())))
             names &= live.handlers.keys() - known
         except (ConfigurationError, NodeError) as error:
             # a broken file is no reason to refuse a cleanup: assume that all our handlers are lost
             log.get().debug("What CRI-O would read cannot be told: all handlers of ours count as lost", why=str(error))
-        return _pods_needing(node, inspection.socket, names)
+        return _find_pods_needing(node, inspection.socket, names)
 
     def default_of(self, file: EngineFile) -> str | None:
         """Return the default runtime that a file names. Raises ConfigurationError."""
         if file.role == HOOK_ROLE or file.content is None:
             return None
-        return default_in(crio_config.parse_checked(file.content), crio_config.SHAPE)
+        return find_default(crio_config.parse_checked(file.content), crio_config.SHAPE)
 
     def others_naming(
         self,
         node: Node,
-        live: Live | None,
+        live: LiveState | None,
         known: Mapping[str, str],
         handlers: Collection[str],
         defaults: Mapping[str, str],
@@ -311,12 +315,12 @@ class Crio(Adapter[CrioInspection]):
         stay = set(crio_config.LOW_LEVEL).union(*(crio_config.runtimes_in(each) for _, each in documents.values()))
         priors = {role: name for role, name in defaults.items() if name in stay - set(handlers)}
         found = [
-            (file, dangling_default(document, crio_config.SHAPE, gone, priors.get(file.role)))
+            (file, find_dangling_default(document, crio_config.SHAPE, gone, priors.get(file.role)))
             for file, document in others
         ]
         return [(file, ownership) for file, ownership in found if ownership.keys]
 
-    def reads_instead(self, node: Node, live: Live, files: Mapping[str, str]) -> str:
+    def reads_instead(self, node: Node, live: LiveState, files: Mapping[str, str]) -> str:
         """Return the folder of drop-ins that CRI-O reads, if ours is not in it."""
         drop_in = files.get(crio_desired.DROP_IN_ROLE)
         return "" if drop_in is None else crio_places.reads_instead(node, live, drop_in)
@@ -325,7 +329,7 @@ class Crio(Adapter[CrioInspection]):
         self,
         node: Node,
         socket: str,  # noqa: ARG002  # only the files matter
-        live: Live | None,
+        live: LiveState | None,
         files: Mapping[str, str],
         *,
         as_written: bool,  # noqa: ARG002  # another file may name the default, or have its table
@@ -339,7 +343,7 @@ class Crio(Adapter[CrioInspection]):
                 with located(file.path):
                     crio_config.parse_checked(file.content or b"")
             bases = [DesiredFile(file, base=file.content, target=file.content) for file in found]
-            missing = crio_desired.missing_default(bases, live)
+            missing = crio_desired.find_missing_default(bases, live)
         except NodeError:
             return ()  # the change itself reports unreadable files
         except ConfigurationError as error:
@@ -372,16 +376,16 @@ def _hooks_dir(node: Node, settings: EngineSettings) -> str:
     """Return the node's path of the hooks folder; its path here if the former is unknown or not needed."""
     if settings.config_mode is not ConfigMode.HOOK:
         return settings.hooks_dir
-    return Places(node).on_node(settings.hooks_dir) or settings.hooks_dir
+    return PathTranslator(node).on_node(settings.hooks_dir) or settings.hooks_dir
 
 
-def _files_beside(node: Node, live: Live | None, known: Mapping[str, str]) -> list[EngineFile]:
+def _files_beside(node: Node, live: LiveState | None, known: Mapping[str, str]) -> list[EngineFile]:
     """Return all files that CRI-O reads, in its order; `known` are the managed ones, role to path.
 
     Raises ConfigurationError, NodeError.
     """
     asked = EngineSettings(drop_in=known.get(crio_desired.DROP_IN_ROLE))
-    places = crio_places.locate(node, EngineTarget(EngineName.CRIO, asked), live)
+    places = crio_places.locate_files(node, EngineTarget(EngineName.CRIO, asked), live)
     beside = posixpath.join(posixpath.dirname(places.folder), posixpath.basename(CONFIG))
     config = places.config if live is not None else beside
     return [EngineFile(crio_desired.ROOT_ROLE, *node.locate_file(config)), *_drop_ins(node, places)]
@@ -391,7 +395,7 @@ def _drop_ins(node: Node, places: CrioPlaces) -> list[EngineFile]:
     """Return the files of the drop-ins' folder in CRI-O's order, including ours even if it does not exist."""
     folder, drop_in = places.folder, places.drop_in
     ours = EngineFile(crio_desired.DROP_IN_ROLE, *node.locate_file(drop_in))
-    paths = {path for path in crio_places.drop_ins(node.files, folder) if path != drop_in}
+    paths = {path for path in crio_places.list_drop_ins(node.files, folder) if path != drop_in}
     found = []
     for path in sorted({*paths, drop_in}, key=lambda path: crio_places.order(path, folder)):
         role = f"{crio_desired.OTHER_ROLE}{posixpath.relpath(path, folder)}"
@@ -404,7 +408,7 @@ def _drop_ins(node: Node, places: CrioPlaces) -> list[EngineFile]:
     return found
 
 
-def _pods_needing(node: Node, socket: str, handlers: Collection[str]) -> tuple[str, ...]:
+def _find_pods_needing(node: Node, socket: str, handlers: Collection[str]) -> tuple[str, ...]:
     """Return, as NAMESPACE/NAME, the pods that were started through one of these handlers. Raises EngineSilentError.
 
     CRI-O stores the name of each pod's handler, and looks it up again after a restart, also for a pod that has ended.
@@ -414,7 +418,7 @@ def _pods_needing(node: Node, socket: str, handlers: Collection[str]) -> tuple[s
     if not handlers:
         return ()
     try:
-        pods = cri.pods(node.root, socket, _PODS_SECONDS)
+        pods = cri.query_pods(node.root, socket, _PODS_SECONDS)
     except NoAnswerError as error:
         raise EngineSilentError(f"CRI-O does not say which pods it has: {error.reason}", path=socket) from error
     if silent := [pod for pod in pods if pod.annotations is None]:
@@ -429,13 +433,13 @@ def _pods_needing(node: Node, socket: str, handlers: Collection[str]) -> tuple[s
 
 
 def _named(pod: Pod) -> str:
-    return log_line.visible_line(f"{pod.namespace}/{pod.name}")
+    return log_line.escape_line(f"{pod.namespace}/{pod.name}")
 
 
 _SECONDS = 20.0
 
 
-def trial_faults(
+def find_trial_faults(
     programs: Programs, binary: str, root: bytes, drop_ins: tuple[bytes, bytes], desired: DesiredState
 ) -> list[str]:
     """Return in words CRI-O's objections to a change of the drop-ins; empty if its binary cannot check it.
@@ -443,16 +447,16 @@ def trial_faults(
     `drop_ins` are the merged drop-ins before the change and after it.
     """
     before, after = drop_ins
-    old, _ = _read(programs, binary, root, before)
+    old, _ = _dump_config(programs, binary, root, before)
     if old is None:
         return []
-    new, words = _read(programs, binary, root, after)
+    new, words = _dump_config(programs, binary, root, after)
     if new is None:
         return [words]
-    return config.losses(old, new, desired.served, desired.default)
+    return config.find_losses(old, new, desired.served, desired.default)
 
 
-def trial_refusal(programs: Programs, binary: str, flags: Sequence[str]) -> str | None:
+def find_trial_refusal(programs: Programs, binary: str, flags: Sequence[str]) -> str | None:
     """Return CRI-O's last message about its current files, None if it accepts them or cannot check them.
 
     `flags` name the files that are not the usual ones.
@@ -464,15 +468,15 @@ def trial_refusal(programs: Programs, binary: str, flags: Sequence[str]) -> str 
     return None if done.status == 0 else _last_words(done)
 
 
-def _last_words(done: Completed) -> str:
+def _last_words(done: CompletedProgram) -> str:
     last = done.errors.splitlines()[-1:]  # the lines before it are its log
     return last[0] if last else f"it ended with {done.status}"
 
 
-def _read(programs: Programs, binary: str, root: bytes, drop_in: bytes) -> tuple[Table | None, str]:
+def _dump_config(programs: Programs, binary: str, root: bytes, drop_in: bytes) -> tuple[Table | None, str]:
     """Return CRI-O's configuration from a root file and a drop-in; None, with its last message, if it refuses them."""
     try:
-        with reload_method.memory(drop_in) as fd:
+        with reload_method.open_memory_file(drop_in) as fd:
             command = [binary, "--config", "/dev/stdin", "--config-dir", f"/proc/self/fd/{fd}", "config"]
             done = programs.run(command, seconds=_SECONDS, given=root, keep=(fd,))
         return (toml_document.parse(done.output), "") if done.status == 0 else (None, _last_words(done))

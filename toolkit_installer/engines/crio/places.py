@@ -23,11 +23,11 @@ import msgspec
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import DocumentError, lookup
-from toolkit_installer.engines.api import Live
+from toolkit_installer.engines.api import LiveState
 from toolkit_installer.engines.common import command_line, serving
-from toolkit_installer.engines.common.serving import NoAnswerError, place_of_socket
+from toolkit_installer.engines.common.serving import NoAnswerError, resolve_socket
 from toolkit_installer.engines.crio import config as crio_config
-from toolkit_installer.engines.ownership import beneath
+from toolkit_installer.engines.ownership import is_beneath
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.node import processes
 from toolkit_installer.node.files import SWAP_SUFFIX, Files
@@ -36,7 +36,7 @@ from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.node.root import Root
 from toolkit_installer.node.signals import interruptible, limited
-from toolkit_installer.node.sockets import reachable
+from toolkit_installer.node.sockets import shorten_socket_path
 from toolkit_installer.node.writing import TEMPORARY_SUFFIX
 from toolkit_installer.settings import EngineSettings
 from toolkit_installer.toolkit.payload import RUNTIMES
@@ -62,33 +62,36 @@ class Places(msgspec.Struct, frozen=True):
     elsewhere: str = ""
 
 
-def locate(node: Node, target: EngineTarget, live: Live | None) -> Places:
+def locate_files(node: Node, target: EngineTarget, live: LiveState | None) -> Places:
     """Return the paths of CRI-O's files. Raises NodeError."""
     seen = live.process if live is not None else None
     process = seen if seen is not None and not seen.hidden else None  # a hidden one does not show its files
-    reads = _told(live, "--config-dir") or DROP_INS
-    config = _there(node, target.config, live) or _told(live, "--config") or CONFIG
+    reads = _read_path_flag(live, "--config-dir") or DROP_INS
+    config = _find_root_file(node, target.config, live) or _read_path_flag(live, "--config") or CONFIG
     drop_in = target.asked.drop_in
     if drop_in is None and target.config is not None and posixpath.dirname(target.config).endswith(".d"):
         # callers older than --drop-in-config name the drop-in itself
-        drop_in, config = target.config, _told(live, "--config") or posixpath.dirname(target.config).removesuffix(".d")
+        drop_in, config = (
+            target.config,
+            _read_path_flag(live, "--config") or posixpath.dirname(target.config).removesuffix(".d"),
+        )
     elsewhere = ""
     if drop_in is None:
         folder = _folder(node, target, reads, process)
         drop_in = posixpath.join(folder, DROP_IN_NAME)
         # another root file is fine if CRI-O reads its folder: nothing is written to the root file
-        if target.config is not None and process is not None and folder != _beside(target.config):
-            theirs = _told(live, "--config") or CONFIG
-            elsewhere = theirs if command_line.reads(node, process, theirs, config) is False else ""
+        if target.config is not None and process is not None and folder != _drop_in_folder(target.config):
+            theirs = _read_path_flag(live, "--config") or CONFIG
+            elsewhere = theirs if command_line.is_same_file(node, process, theirs, config) is False else ""
     parent = posixpath.dirname(drop_in)
-    folder = reads if beneath(parent, reads) else parent
+    folder = reads if is_beneath(parent, reads) else parent
     unread = ""
-    if process is not None and command_line.reads_below(node, process, reads, parent) is False:
+    if process is not None and command_line.is_in_folder(node, process, reads, parent) is False:
         unread = f"the running CRI-O reads {reads}, and this file is not in there"
     return Places(config, folder, drop_in, unread, elsewhere)
 
 
-def reads_instead(node: Node, live: Live, drop_in: str) -> str:
+def reads_instead(node: Node, live: LiveState, drop_in: str) -> str:
     """Return the folder of drop-ins that the running CRI-O reads, if `drop_in` is not in it.
 
     Empty if it is, or if that is unknown. Raises NodeError.
@@ -96,25 +99,25 @@ def reads_instead(node: Node, live: Live, drop_in: str) -> str:
     process = live.process
     if process is None or process.hidden:
         return ""
-    theirs = _told(live, "--config-dir") or DROP_INS
-    return theirs if command_line.reads_below(node, process, theirs, posixpath.dirname(drop_in)) is False else ""
+    theirs = _read_path_flag(live, "--config-dir") or DROP_INS
+    return theirs if command_line.is_in_folder(node, process, theirs, posixpath.dirname(drop_in)) is False else ""
 
 
-def _told(live: Live | None, flag: str) -> str | None:
+def _read_path_flag(live: LiveState | None, flag: str) -> str | None:
     """Return the path of the file or folder in the running CRI-O's flag; None if it has none. Raises NodeError."""
     name = told(live, flag)
     process = live.process if live is not None else None
     return command_line.place(process, name) if name and process is not None else None
 
 
-def _there(node: Node, config: str | None, live: Live | None) -> str | None:
+def _find_root_file(node: Node, config: str | None, live: LiveState | None) -> str | None:
     """Return the named root file; if it does not exist, and CRI-O's own is in the same folder, CRI-O's own.
 
     The GPU Operator names `/etc/crio/config.toml` on every node, and CRI-O reads `crio.conf` in the same folder.
     """
     if config is None or node.files.status(config) is not None:
         return config
-    own = posixpath.join(posixpath.dirname(config), posixpath.basename(_told(live, "--config") or CONFIG))
+    own = posixpath.join(posixpath.dirname(config), posixpath.basename(_read_path_flag(live, "--config") or CONFIG))
     return own if node.files.is_file(own) else config
 
 
@@ -125,18 +128,18 @@ def _folder(node: Node, target: EngineTarget, usual: str, process: Process | Non
     """
     if target.config is None:
         return usual
-    beside = _beside(target.config)
+    beside = _drop_in_folder(target.config)
     if process is None or beside == usual:
         return beside
-    return beside if command_line.reads_below(node, process, usual, beside) is not False else usual
+    return beside if command_line.is_in_folder(node, process, usual, beside) is not False else usual
 
 
-def _beside(config: str) -> str:
+def _drop_in_folder(config: str) -> str:
     """Return the usual folder of drop-ins next to a root file."""
     return posixpath.join(posixpath.dirname(config), posixpath.basename(DROP_INS))
 
 
-def drop_ins(files: Files, folder: str) -> list[str]:
+def list_drop_ins(files: Files, folder: str) -> list[str]:
     """Return the paths of the files that CRI-O reads in `folder`, in its order. Raises NodeError.
 
     It walks the tree as Go's filepath.Walk does: each folder's names in the order of their bytes, subfolders in place,
@@ -149,7 +152,7 @@ def drop_ins(files: Files, folder: str) -> list[str]:
         if status is None or name.endswith(_LEFT):
             continue
         if stat.S_ISDIR(status.st_mode):
-            found += drop_ins(files, path)
+            found += list_drop_ins(files, path)
         else:
             found.append(path)
     return found
@@ -174,7 +177,7 @@ _LISTS = ("--runtimes", "--hooks-dir")
 _SHORT = {"--config": "-c", "--config-dir": "-d"}
 
 
-class CrioLive(Live, frozen=True):
+class CrioLiveState(LiveState, frozen=True):
     """The state that the running CRI-O reports. `hooks_dirs` are the folders whose hooks it watches."""
 
     hooks_dirs: tuple[str, ...] = ()
@@ -184,44 +187,44 @@ class CrioLive(Live, frozen=True):
     """The variables in its environment that replace flags."""
 
 
-def uses_cgroupfs(live: Live | None) -> bool:
+def uses_cgroupfs(live: LiveState | None) -> bool:
     """Tell whether the running CRI-O reports that it does not leave cgroups to systemd. Pure."""
-    if not isinstance(live, CrioLive) or live.config is None:
+    if not isinstance(live, CrioLiveState) or live.config is None:
         return False
     manager: object = lookup(toml_document.parse(live.config), (*crio_config.RUNTIME, "cgroup_manager"))
     return manager == "cgroupfs"
 
 
-def variables(process: Process) -> dict[str, str]:
+def read_variables(process: Process) -> dict[str, str]:
     """Return a CRI-O's environment variables that replace flags."""
     known = _VARIABLES.values()
     return {name: value for name, value in processes.environment(process).items() if name in known and value}
 
 
-def told(live: Live | None, flag: str) -> str | None:
+def told(live: LiveState | None, flag: str) -> str | None:
     """Return a flag's value from the running CRI-O's command line or environment; None if neither has it. Pure."""
     process = live.process if live is not None else None
     if process is None:
         return None
-    return told_to(process, live.variables if isinstance(live, CrioLive) else {}, flag)
+    return read_process_flag(process, live.variables if isinstance(live, CrioLiveState) else {}, flag)
 
 
-def told_to(process: Process, given: Mapping[str, str], flag: str) -> str | None:
+def read_process_flag(process: Process, given: Mapping[str, str], flag: str) -> str | None:
     """Return the value of a CRI-O's flag, or of the variable that replaces it. Pure."""
     names = (flag, _SHORT[flag]) if flag in _SHORT else (flag,)
     # lists may be split over several flags; of other flags the last one counts
-    values = command_line.values(process.arguments[1:], *names)
+    values = command_line.flag_values(process.arguments[1:], *names)
     if flag in _LISTS and values:
         return ",".join(values)
     return values[-1] if values else given.get(_VARIABLES[flag])
 
 
-def serves_ours(live: Live) -> bool:
+def serves_our_handlers(live: LiveState) -> bool:
     """Tell whether it offers a handler that runs one of the toolkit's executables, or may."""
     return any(path is None or posixpath.basename(path) in RUNTIMES for path in live.handlers.values())
 
 
-def runtime_in(content: bytes) -> dict[str, Any]:
+def parse_runtime_table(content: bytes) -> dict[str, Any]:
     """Return the `crio.runtime` table of CRI-O's live configuration. Raises NoAnswerError."""
     try:
         runtime = lookup(toml_document.parse(content), crio_config.RUNTIME)
@@ -237,12 +240,12 @@ def cdi_folders(runtime: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(map(str, runtime.get("cdi_spec_dirs") or ()))
 
 
-def configuration(root: Root, path: str, seconds: float) -> bytes:
+def query_configuration(root: Root, path: str, seconds: float) -> bytes:
     """Return the response of `GET /config`, which `crio status` requests too: TOML. Raises NoAnswerError, Stopped."""
-    place_of_socket(root, path)
+    resolve_socket(root, path)
     try:
         with (
-            reachable(root, path) as name,
+            shorten_socket_path(root, path) as name,
             interruptible(),
             limited(seconds),
             unix_socket.socket(unix_socket.AF_UNIX) as connected,
@@ -255,7 +258,7 @@ def configuration(root: Root, path: str, seconds: float) -> bytes:
             answer = connection.getresponse()
             body = answer.read(_LIMIT + 1)
     except (OSError, http.client.HTTPException) as error:
-        raise NoAnswerError(f"no configuration: {serving.words(error)}", path=path) from error
+        raise NoAnswerError(f"no configuration: {serving.describe_error(error)}", path=path) from error
     if len(body) > _LIMIT:  # a truncated configuration would look complete
         raise NoAnswerError(f"its configuration is larger than {_LIMIT >> 20} MiB", path=path)
     if answer.status != http.HTTPStatus.OK:
@@ -286,8 +289,8 @@ class Sources(msgspec.Struct, frozen=True):
     failed: bool = False
 
 
-def read_first(
-    node: Node, settings: EngineSettings, live: Live | None, status: Sequence[str], config: Sequence[str]
+def read_first_source(
+    node: Node, settings: EngineSettings, live: LiveState | None, status: Sequence[str], config: Sequence[str]
 ) -> Sources:
     """Return the first of the sources that lists runtimes.
 
@@ -305,31 +308,31 @@ def read_first(
             canonical, file = node.locate_file(path)
             found = Source(canonical, file.content) if file is not None else [f"{path} does not exist"]
         else:
-            found = _command(node, settings, live, status, config)
+            found = _query_crio(node, settings, live, status, config)
         if isinstance(found, Source):
             return Sources(found, tuple(heard))
         heard += found
     return Sources(heard=tuple(heard), failed=bool(heard))
 
 
-def _command(
-    node: Node, settings: EngineSettings, live: Live | None, status: Sequence[str], config: Sequence[str]
+def _query_crio(
+    node: Node, settings: EngineSettings, live: LiveState | None, status: Sequence[str], config: Sequence[str]
 ) -> Source | list[str]:
     """Return CRI-O's configuration, or in words why there is none."""
-    told = live.config if isinstance(live, CrioLive) else None
+    told = live.config if isinstance(live, CrioLiveState) else None
     binary = _binary(node, settings, live)
     if binary is None:
         return Source("what CRI-O says on its socket", told) if told else [f"no {_NAME} was found on the node"]
-    first = _said(node, [binary, "status", *status, "config"])
+    first = _run_and_parse(node, [binary, "status", *status, "config"])
     if isinstance(first, Source):
         return first
     if told is not None:
         return Source("what CRI-O says on its socket", told)
-    second = _said(node, [binary, *config, "config"], complete=False)
+    second = _run_and_parse(node, [binary, *config, "config"], complete=False)
     return second if isinstance(second, Source) else [first, second]
 
 
-def _binary(node: Node, settings: EngineSettings, live: Live | None) -> str | None:
+def _binary(node: Node, settings: EngineSettings, live: LiveState | None) -> str | None:
     """Return the program in the settings, else the running one, else the one in the node's PATH."""
     if settings.executable is not None:
         return settings.executable
@@ -337,7 +340,7 @@ def _binary(node: Node, settings: EngineSettings, live: Live | None) -> str | No
     return process.executable if process is not None else node.programs.find_program(_NAME)
 
 
-def _said(node: Node, command: Sequence[str], *, complete: bool = True) -> Source | str:
+def _run_and_parse(node: Node, command: Sequence[str], *, complete: bool = True) -> Source | str:
     """Return the configuration that a program prints, or in words why there is none.
 
     `complete`: it includes built-in values, and so some runtime. `crio config` omits these.

@@ -14,12 +14,18 @@ from collections.abc import Collection, Iterator, Sequence
 import msgspec
 
 from toolkit_installer import log
-from toolkit_installer.engines.adapters import adapter_of
+from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.api import EngineSilentError
 from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.detect import kubelet
-from toolkit_installer.engines.detect.unit_files import TABLE, UNIT_FOLDERS, engine_of_socket, with_marks, with_socket
-from toolkit_installer.engines.registry import Distribution, names, plain, usual_row
+from toolkit_installer.engines.detect.unit_files import (
+    TABLE,
+    UNIT_FOLDERS,
+    find_engine_by_socket,
+    find_marked_row,
+    find_socket_rows,
+)
+from toolkit_installer.engines.registry import Distribution, names, normalize_socket, usual_row
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import machine, sockets
@@ -30,7 +36,7 @@ from toolkit_installer.settings import EngineName, EngineSettings, Settings
 _ASK_SECONDS = 5.0
 
 
-class Kind(enum.StrEnum):
+class EvidenceKind(enum.StrEnum):
     """The kinds of evidence, the strongest first."""
 
     KUBELET = "kubelet"
@@ -44,7 +50,7 @@ class Kind(enum.StrEnum):
 class Evidence(msgspec.Struct, frozen=True):
     """Evidence for a row of the table (None: for an engine of no row). `words` is for people."""
 
-    kind: Kind
+    kind: EvidenceKind
     row: Distribution | None
     words: str
     socket: str | None = None
@@ -55,33 +61,33 @@ class Evidence(msgspec.Struct, frozen=True):
     """It does not count next to docker, whose packages include this containerd."""
 
 
-def of_kubelets(node: Node) -> tuple[Evidence, ...]:
+def find_kubelet_evidence(node: Node) -> tuple[Evidence, ...]:
     """Return the engines that the node's running kubelets use."""
     found = []
-    for each in kubelet.running(node):
+    for each in kubelet.find_running_kubelets(node):
         if each.socket is None:
             tell = log.get().warning if each.process.hidden else log.get().debug
             tell("A kubelet does not say what it uses", pid=each.process.pid, reason=each.told_by)
             continue
         words = f"the kubelet in {_shown(each.process)} uses {each.socket}: {each.told_by}"
-        found.append(Evidence(Kind.KUBELET, row_of(node, each.socket, each.process), words, each.socket))
+        found.append(Evidence(EvidenceKind.KUBELET, find_row(node, each.socket, each.process), words, each.socket))
     return tuple(found)
 
 
-def of_options(node: Node) -> tuple[Evidence, ...]:
+def find_option_evidence(node: Node) -> tuple[Evidence, ...]:
     """Return the engines that distributions' files name for their kubelets instead of the distribution's own."""
     return tuple(
         Evidence(
-            Kind.OPTIONS,
-            row_of(node, each.socket, None),
+            EvidenceKind.OPTIONS,
+            find_row(node, each.socket, None),
             f"{each.distribution} is configured to use {each.socket}: {each.told_by}",
             each.socket,
         )
-        for each in kubelet.configured(node)
+        for each in kubelet.find_configured_kubelets(node)
     )
 
 
-def of_sockets(
+def find_socket_evidence(
     node: Node, settings: Settings, engines: Sequence[EngineName], *, starting: bool = True
 ) -> tuple[Evidence, ...]:
     """Return which of these engines respond on their sockets.
@@ -96,18 +102,18 @@ def of_sockets(
         own = settings.asked_of(engine)
         for socket in _sockets(node, engine, own):
             # a running process may not have created its socket yet
-            if not _is_there(node, socket) and not (starting and serving.process_of(node, engine, socket)):
+            if not _is_there(node, socket) and not (starting and serving.find_process(node, engine, socket)):
                 continue
-            evidence = _answer(node, engine, socket, deadline)
+            evidence = _probe_socket(node, engine, socket, deadline)
             if evidence is not None:
                 found.append(evidence)
     return tuple(found)
 
 
-def of_installations(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tuple[Evidence, ...]:
+def find_installation_evidence(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tuple[Evidence, ...]:
     """Return the units, programs and files of these engines on the node."""
     asked = EngineName.CONTAINERD in engines
-    lesser = asked and _leaves_kubernetes_out(node, settings.asked_of(EngineName.CONTAINERD))
+    lesser = asked and _disables_cri(node, settings.asked_of(EngineName.CONTAINERD))
     found = []
     for row in TABLE:
         if row.engine not in engines:
@@ -116,9 +122,9 @@ def of_installations(node: Node, settings: Settings, engines: Sequence[EngineNam
         units = [posixpath.join(folder, unit) for folder in UNIT_FOLDERS for unit in row.units]
         files = [own.config or row.config, *row.files]
         for kind, words, paths in (
-            (Kind.UNIT, "has the unit", units),
-            (Kind.BINARY, "has the program", row.binaries),
-            (Kind.FILE, "has the file", files),
+            (EvidenceKind.UNIT, "has the unit", units),
+            (EvidenceKind.BINARY, "has the program", row.binaries),
+            (EvidenceKind.FILE, "has the file", files),
         ):
             path = next((path for pattern in paths for path in _matching(node, pattern)), None)
             if path is not None:
@@ -139,31 +145,33 @@ def _sockets(node: Node, engine: EngineName, own: EngineSettings) -> Iterator[st
             yield from _matching(node, row.socket) if "*" in row.socket else (row.socket,)
 
 
-def _answer(node: Node, engine: EngineName, socket: str, deadline: float) -> Evidence | None:
+def _probe_socket(node: Node, engine: EngineName, socket: str, deadline: float) -> Evidence | None:
     """Return the evidence from querying a socket, None if no engine responds in time."""
-    rows = with_socket(socket)
+    rows = find_socket_rows(socket)
     if rows and all(row.refused for row in rows):
-        if not sockets.listens(node.root, socket):
+        if not sockets.is_listening(node.root, socket):
             return None
-        return Evidence(Kind.LIVE, rows[0], f"{rows[0].name} listens on {socket}", socket)
+        return Evidence(EvidenceKind.LIVE, rows[0], f"{rows[0].name} listens on {socket}", socket)
     try:
-        live = serving.wait(adapter_of(engine), node, socket, deadline - machine.monotonic())
+        live = serving.wait_for_engine(get_adapter(engine), node, socket, deadline - machine.monotonic())
     except EngineSilentError as error:
         log.get().debug("The engine does not answer", engine=engine, socket=socket, reason=str(error))
         return None
-    row = row_of(node, socket, live.process, engine) or usual_row(engine)
+    row = find_row(node, socket, live.process, engine) or usual_row(engine)
     behind = f", from {_shown(live.process)}" if live.process is not None else ""
-    return Evidence(Kind.LIVE, row, f"{row.name} {live.version} answers on {socket}{behind}", socket, live.process)
+    return Evidence(
+        EvidenceKind.LIVE, row, f"{row.name} {live.version} answers on {socket}{behind}", socket, live.process
+    )
 
 
-def row_of(node: Node, socket: str, process: Process | None, engine: EngineName | None = None) -> Distribution | None:
+def find_row(node: Node, socket: str, process: Process | None, engine: EngineName | None = None) -> Distribution | None:
     """Return the row that a socket belongs to: by the process, else by the socket's path, else by its name."""
-    rows = with_socket(socket)
-    engine = engine or (rows[0].engine if rows else engine_of_socket(socket))
+    rows = find_socket_rows(socket)
+    engine = engine or (rows[0].engine if rows else find_engine_by_socket(socket))
     if engine is None:
         return None
     words = " ".join((process.executable, *process.arguments)) if process is not None else ""
-    marked = with_marks(words, engine)
+    marked = find_marked_row(words, engine)
     if marked is not None:
         return marked
     own = [row for row in rows if row.engine is engine]
@@ -173,7 +181,7 @@ def row_of(node: Node, socket: str, process: Process | None, engine: EngineName 
     return next(iter([*within, *present, *own]), usual_row(engine))
 
 
-def _leaves_kubernetes_out(node: Node, own: EngineSettings) -> bool:
+def _disables_cri(node: Node, own: EngineSettings) -> bool:
     """Tell whether the packaged containerd has no configuration, or one that disables its CRI.
 
     The containerd in docker's packages is like that.
@@ -209,8 +217,8 @@ def _matching(node: Node, pattern: str) -> Sequence[str]:
 
 
 _HINT = "say which one with --runtime docker, containerd or crio; --socket and --config name one of several"
-_OF_KUBELETS = (Kind.KUBELET, Kind.OPTIONS)
-_AT_WORK = (*_OF_KUBELETS, Kind.LIVE)
+_OF_KUBELETS = (EvidenceKind.KUBELET, EvidenceKind.OPTIONS)
+_AT_WORK = (*_OF_KUBELETS, EvidenceKind.LIVE)
 
 
 def choose(seen: Sequence[Evidence], hint: str = _HINT, recorded: Collection[EngineName] = ()) -> Evidence:
@@ -222,8 +230,8 @@ def choose(seen: Sequence[Evidence], hint: str = _HINT, recorded: Collection[Eng
     decides nothing, or for a refused row.
     """
     supported = any(each.row is not None and each.row.refused is None for each in seen)
-    for kind in Kind:
-        found = _weighed([each for each in seen if each.kind is kind])
+    for kind in EvidenceKind:
+        found = _drop_lesser([each for each in seen if each.kind is kind])
         if kind not in _AT_WORK and supported:
             found = [each for each in found if each.row is not None and each.row.refused is None]
         if not found:
@@ -232,12 +240,14 @@ def choose(seen: Sequence[Evidence], hint: str = _HINT, recorded: Collection[Eng
             known = [each for each in found if each.row is not None and each.row.engine in recorded]
             if len(_rows(known)) == 1:
                 return known[0]
-            raise ConfigurationError(f"more than one engine was found: {listed(found)}", hint=hint)
+            raise ConfigurationError(f"more than one engine was found: {format_evidence(found)}", hint=hint)
         if found[0].row is None:
-            raise ConfigurationError(f"the kubelet uses an engine that is not known: {listed(found)}", hint=hint)
+            raise ConfigurationError(
+                f"the kubelet uses an engine that is not known: {format_evidence(found)}", hint=hint
+            )
         if found[0].row.refused is not None:
             raise ConfigurationError(
-                f"{found[0].row.name} is not supported: {listed(found)}", hint=found[0].row.refused
+                f"{found[0].row.name} is not supported: {format_evidence(found)}", hint=found[0].row.refused
             )
         return found[0]
     raise ConfigurationError("no engine was found: none answers on its socket, and none is installed", hint=hint)
@@ -247,12 +257,12 @@ def _rows(found: Sequence[Evidence]) -> set[str | None]:
     return {each.row.name if each.row is not None else None for each in found}
 
 
-def listed(seen: Sequence[Evidence]) -> str:
+def format_evidence(seen: Sequence[Evidence]) -> str:
     """Return the distinct evidence in words."""
     return "; ".join(dict.fromkeys(each.words for each in seen))
 
 
-def _weighed(found: Sequence[Evidence]) -> list[Evidence]:
+def _drop_lesser(found: Sequence[Evidence]) -> list[Evidence]:
     supported = [each for each in found if each.row is None or each.row.refused is None] or list(found)
     docker = any(each.row is not None and each.row.engine is EngineName.DOCKER for each in supported)
     return [each for each in supported if not (docker and each.lesser)]
@@ -261,10 +271,10 @@ def _weighed(found: Sequence[Evidence]) -> list[Evidence]:
 def gather_evidence(node: Node, settings: Settings) -> tuple[Evidence, ...]:
     """Return all evidence on the node, the strongest kind first, each kind in the table's order."""
     return (
-        *of_kubelets(node),
-        *of_options(node),
-        *of_sockets(node, settings, names()),
-        *of_installations(node, settings, names()),
+        *find_kubelet_evidence(node),
+        *find_option_evidence(node),
+        *find_socket_evidence(node, settings, names()),
+        *find_installation_evidence(node, settings, names()),
     )
 
 
@@ -290,13 +300,13 @@ def locate(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tup
 
     Raises ConfigurationError for an engine that contradicts the evidence on the node.
     """
-    kubelets = of_kubelets(node) or of_options(node)
+    kubelets = find_kubelet_evidence(node) or find_option_evidence(node)
     return tuple(_logged(_named(node, settings, engine, kubelets, engines)) for engine in engines)
 
 
 def all_installed(settings: Settings, seen: tuple[Evidence, ...]) -> Iterator[EngineTarget]:
     """Yield a target for each engine and distribution with evidence, for a node on which none of them is running."""
-    found = {each.row.name: each for each in _weighed(seen) if each.row is not None and each.row.refused is None}
+    found = {each.row.name: each for each in _drop_lesser(seen) if each.row is not None and each.row.refused is None}
     for each in found.values():
         yield _target(settings, each, seen)
 
@@ -306,11 +316,11 @@ def refuse_without_nri(node: Node) -> None:
 
     docker's own containerd may accept a plugin all the same, but calls it for none of docker's containers.
     """
-    kubelets = of_kubelets(node) or of_options(node)
+    kubelets = find_kubelet_evidence(node) or find_option_evidence(node)
     found = [each for each in kubelets if each.row is not None]
     if any(each.row is not None and each.row.engine is EngineName.DOCKER for each in found):
         raise ConfigurationError(
-            f"docker asks no NRI plugin about its containers, and it is this node's engine: {listed(found)}",
+            f"docker asks no NRI plugin about its containers, and it is this node's engine: {format_evidence(found)}",
             hint="nothing was changed; leave --enable-nri-plugin out on such nodes: they need the handlers",
         )
 
@@ -340,19 +350,19 @@ def _named(
         why = f"--runtime {engine} with a file of its own"
         return EngineTarget(engine, asked, distribution=usual_row(engine), why=why)
     if asked.socket is not None:
-        row = row_of(node, asked.socket, None) if with_socket(asked.socket) else None
+        row = find_row(node, asked.socket, None) if find_socket_rows(asked.socket) else None
         if row is None or row.engine is not engine:
             row = usual_row(engine)
-        met = Evidence(Kind.LIVE, row, f"--runtime {engine} on {asked.socket}", asked.socket)
+        met = Evidence(EvidenceKind.LIVE, row, f"--runtime {engine} on {asked.socket}", asked.socket)
         return _target(settings, met, (met,), named=True)
     if kubelets and not any(each.row is not None and each.row.engine in engines for each in kubelets):
         raise _contradiction(engine, kubelets)
-    seen = (*kubelets, *of_installations(node, settings, (engine,)))
+    seen = (*kubelets, *find_installation_evidence(node, settings, (engine,)))
     seen = tuple(each for each in seen if each.row is not None and each.row.engine is engine)
-    rows = {each.row.name for each in _weighed(seen) if each.row is not None}
+    rows = {each.row.name for each in _drop_lesser(seen) if each.row is not None}
     if not rows or (len(rows) > 1 and not any(each.kind in _OF_KUBELETS for each in seen)):
         # without evidence for it, only a running engine can contradict
-        live = of_sockets(node, settings, (engine,) if rows else names(), starting=bool(rows))
+        live = find_socket_evidence(node, settings, (engine,) if rows else names(), starting=bool(rows))
         seen = (*seen, *live)
     mine = [each for each in seen if each.row is not None and each.row.engine is engine]
     if not mine and seen:
@@ -365,7 +375,7 @@ def _named(
 
 def _contradiction(engine: EngineName, seen: Sequence[Evidence]) -> ConfigurationError:
     return ConfigurationError(
-        f"--runtime {engine} contradicts what is on the node: {listed(seen)}",
+        f"--runtime {engine} contradicts what is on the node: {format_evidence(seen)}",
         hint=f"use --runtime auto; if {engine} is meant all the same, name its --socket or --config",
     )
 
@@ -381,17 +391,17 @@ def _target(settings: Settings, found: Evidence, seen: tuple[Evidence, ...], *, 
     socket = None if usual else row.socket
     if row.engine is not EngineName.DOCKER and found.socket is not None:
         # a kubelet may name another socket than the usual one
-        socket = None if usual and plain(found.socket) == plain(row.socket) else found.socket
-    config = None if usual or _told(seen, row) else row.config
+        socket = None if usual and normalize_socket(found.socket) == normalize_socket(row.socket) else found.socket
+    config = None if usual or _names_own_file(seen, row) else row.config
     asked = settings.asked_of(row.engine)
     return EngineTarget(row.engine, asked, config, socket, not named, row, found.words)
 
 
-def _told(seen: Sequence[Evidence], row: Distribution) -> bool:
+def _names_own_file(seen: Sequence[Evidence], row: Distribution) -> bool:
     """Tell whether a process of this row names its own file: its data may not be in the usual place."""
     processes = [each.process for each in seen if each.row is row and each.process is not None]
     if not processes:
         return False
     from toolkit_installer.engines.containerd import files  # noqa: PLC0415  # only for nodes with containerd
 
-    return any(files.config_of(process, "") for process in processes)
+    return any(files.find_config_or(process, "") for process in processes)

@@ -17,11 +17,11 @@ from toolkit_installer.engines.common import command_line, serving
 from toolkit_installer.engines.detect import unit_files
 from toolkit_installer.engines.detect.unit_files import TABLE
 from toolkit_installer.engines.ownership import CgroupSetting
-from toolkit_installer.engines.registry import Distribution, plain
+from toolkit_installer.engines.registry import Distribution, normalize_socket
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import descriptors
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process, flag_value, named, read_as, root_of
+from toolkit_installer.node.processes import Process, find_by_name, flag_value, read_as, root_of
 from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.node.root import NodeError
 from toolkit_installer.settings import EngineName
@@ -50,7 +50,7 @@ class Kubelet(msgspec.Struct, frozen=True):
     told_by: str
 
 
-class Configured(msgspec.Struct, frozen=True):
+class ConfiguredKubelet(msgspec.Struct, frozen=True):
     """A distribution's kubelet whose files name another engine's socket than the distribution's own."""
 
     distribution: str
@@ -58,14 +58,14 @@ class Configured(msgspec.Struct, frozen=True):
     told_by: str
 
 
-def configured(node: Node) -> tuple[Configured, ...]:
+def find_configured_kubelets(node: Node) -> tuple[ConfiguredKubelet, ...]:
     """Return the engines that distributions' files name instead of their own, whether they run or not."""
     found = []
     rows = [row for row in TABLE if row.kubelet_options is not None or row.kubelet_socket_flag is not None]
-    commands = unit_files.commands(node, [unit for row in rows for unit in row.units])
+    commands = unit_files.read_unit_commands(node, [unit for row in rows for unit in row.units])
     for row in TABLE:
         found += [
-            Configured(row.name, plain(socket), told_by)
+            ConfiguredKubelet(row.name, normalize_socket(socket), told_by)
             for told_by, socket in _by_flags(node, row, commands)
             if socket and not row.serves(socket)
         ]
@@ -73,14 +73,14 @@ def configured(node: Node) -> tuple[Configured, ...]:
             continue
         known = [(f" of {unit}", commands[unit]) for unit in row.units if unit in commands]
         if not known and _is_there(node, row):
-            known = [("", unit_files.Command((), {}))]
+            known = [("", unit_files.UnitCommand((), {}))]
         for of_unit, each in known:
             options = _options_file(each.arguments, each.environment, row.name, usual)
             paths = (*_node_drop_ins(node, options), options)
             texts = [(path, text) for path in paths if (text := _node_text(node, path))]
-            named = next(_chosen(each.arguments, texts, of_unit), None)
+            named = next(_parse_k3s_choices(each.arguments, texts, of_unit), None)
             if named is not None:
-                found.append(Configured(row.name, plain(named[1]), named[0]))
+                found.append(ConfiguredKubelet(row.name, normalize_socket(named[1]), named[0]))
     return tuple(dict.fromkeys(found))
 
 
@@ -92,22 +92,28 @@ def _is_there(node: Node, row: Distribution) -> bool:
 
 
 def _by_flags(
-    node: Node, row: Distribution, commands: Mapping[str, unit_files.Command]
+    node: Node, row: Distribution, commands: Mapping[str, unit_files.UnitCommand]
 ) -> Iterator[tuple[str, str | None]]:
     """Yield a distribution's flags, also those in its kubelet's file of flags, with the sockets that they name."""
     flag = row.kubelet_socket_flag
     for unit in row.units if flag is not None else ():
-        if flag is not None and unit in commands and (value := command_line.last(commands[unit].arguments, flag)):
+        if (
+            flag is not None
+            and unit in commands
+            and (value := command_line.last_flag_value(commands[unit].arguments, flag))
+        ):
             yield f"{flag} of {unit}", value.partition(":")[2]
     if row.kubelet_flags is not None and (text := _node_text(node, row.kubelet_flags)):
         for name, folder in row.kubelet_variables:
             text = text.replace(name, folder)
-        yield f"{_ENDPOINT_FLAG} in {row.kubelet_flags}", endpoint_of(tuple(text.split()))
+        yield f"{_ENDPOINT_FLAG} in {row.kubelet_flags}", parse_endpoint(tuple(text.split()))
 
 
-def running(node: Node) -> tuple[Kubelet, ...]:
+def find_running_kubelets(node: Node) -> tuple[Kubelet, ...]:
     """Return the node's kubelets, by PID. Kubelets of other nodes, which may run as containers, are omitted."""
-    return tuple(_kubelet_of(node, process) for process in sorted(of_node(node), key=lambda process: process.pid))
+    return tuple(
+        _kubelet_of(node, process) for process in sorted(find_kubelet_processes(node), key=lambda process: process.pid)
+    )
 
 
 def reaches_docker_by_shim(node: Node) -> bool:
@@ -116,11 +122,11 @@ def reaches_docker_by_shim(node: Node) -> bool:
     Neither passes CDI devices on (seen with cri-dockerd 0.4.0): the container starts without them, and no error is
     reported.
     """
-    sockets = [each.socket for each in running(node) if each.socket is not None]
+    sockets = [each.socket for each in find_running_kubelets(node) if each.socket is not None]
     if any(posixpath.basename(socket) in _SHIMS for socket in sockets):
         return True
-    shims = (endpoint_of(each.arguments) for each in named(frozenset({_SHIM}))) if sockets else ()
-    return any(endpoint is not None and plain(endpoint) in sockets for endpoint in shims)
+    shims = (parse_endpoint(each.arguments) for each in find_by_name(frozenset({_SHIM}))) if sockets else ()
+    return any(endpoint is not None and normalize_socket(endpoint) in sockets for endpoint in shims)
 
 
 class CgroupDriver(msgspec.Struct, frozen=True):
@@ -132,57 +138,59 @@ class CgroupDriver(msgspec.Struct, frozen=True):
     file: str | None
 
 
-def cgroup_driver(node: Node) -> CgroupDriver | None:
+def find_cgroup_driver(node: Node) -> CgroupDriver | None:
     """Return the cgroup driver of the node's kubelet; None if no kubelet runs, or it is part of a distribution.
 
     A distribution sets the drivers of its kubelet and its engine itself.
     """
-    for process in of_node(node):
+    for process in find_kubelet_processes(node):
         if process.name != _KUBELET or process.hidden:
             continue
         found, config = _kubelet_of(node, process), flag_value(process.arguments, "--config")
-        told = cgroup_setting(found)
+        told = read_cgroup_setting(found)
         if told is None:
             return CgroupDriver(found, "cgroupfs", "which is its default", config)
         return CgroupDriver(found, told.name, f"{'by' if told.path.startswith('--') else 'in'} {told.path}", config)
     return None
 
 
-_ASKS_FROM = (1, 31)
+_KUBELET_USES_ENGINE_DRIVER_FROM = (1, 31)
 """The first kubelet that uses the driver that its engine reports (KubeletCgroupDriverFromCRI, on by default)."""
-_TELLS_FROM = {EngineName.CONTAINERD: (2, 0), EngineName.CRIO: (1, 28)}
+_ENGINE_REPORTS_DRIVER_FROM = {EngineName.CONTAINERD: (2, 0), EngineName.CRIO: (1, 28)}
 """The engines' first releases that report it, by the CRI's RuntimeConfig."""
 
 
-def asks_for_cgroup_driver(node: Node, told: CgroupDriver, engine: EngineName, release: tuple[int, int] | None) -> bool:
+def uses_engine_cgroup_driver(
+    node: Node, told: CgroupDriver, engine: EngineName, release: tuple[int, int] | None
+) -> bool:
     """Tell whether a kubelet uses its engine's cgroup driver, whatever its own setting. Runs `kubelet --version`."""
-    if release is None or release < _TELLS_FROM.get(engine, (release[0] + 1, 0)):
+    if release is None or release < _ENGINE_REPORTS_DRIVER_FROM.get(engine, (release[0] + 1, 0)):
         return False
     try:
         shown = node.programs.run([told.kubelet.process.executable, "--version"], seconds=10)
     except ProgramError:
         return False
     found = re.search(rb"v(\d+)\.(\d+)", shown.output)
-    return found is not None and (int(found[1]), int(found[2])) >= _ASKS_FROM
+    return found is not None and (int(found[1]), int(found[2])) >= _KUBELET_USES_ENGINE_DRIVER_FROM
 
 
-def of_node(node: Node) -> list[Process]:
+def find_kubelet_processes(node: Node) -> list[Process]:
     """Return the node's processes that are kubelets, or contain one."""
-    return [process for process in named(frozenset({_KUBELET, *_EMBEDDED})) if node.is_home_of(process)]
+    return [process for process in find_by_name(frozenset({_KUBELET, *_EMBEDDED})) if node.is_home_of(process)]
 
 
 def _kubelet_of(node: Node, process: Process) -> Kubelet:
     known = _visible(node, process)
     row = _EMBEDDED.get(process.name)
-    told = _told(node, known)
-    sources = told if not known.hidden else (*told, *_shown(node, process))
+    told = _list_sources(node, known)
+    sources = told if not known.hidden else (*told, *_observe_sockets(node, process))
     for told_by, socket in sources:
         if socket:
-            return Kubelet(process, plain(socket), told_by)
+            return Kubelet(process, normalize_socket(socket), told_by)
     if known.hidden:
         return Kubelet(process, None, "it has wiped its command line, and nothing else shows which engine it uses")
     if row is not None:
-        return Kubelet(process, plain(row.socket), f"it is part of {row.name}")
+        return Kubelet(process, normalize_socket(row.socket), f"it is part of {row.name}")
     return Kubelet(process, None, "no flag and no file of its own names a socket")
 
 
@@ -201,35 +209,43 @@ def _visible(node: Node, process: Process) -> Process:
     if not words or posixpath.basename(words[0]) not in (process.name, process.name.partition("-")[0]):
         return process
     # systemd shows variables unexpanded, and they may hold any flag (systemd.service(5), "Command lines")
-    files = unit_files.commands(node, [process.unit]).get(process.unit) if any("$" in word for word in words) else None
+    files = (
+        unit_files.read_unit_commands(node, [process.unit]).get(process.unit)
+        if any("$" in word for word in words)
+        else None
+    )
     words = list(files.arguments) if files is not None else words
     return msgspec.structs.replace(process, arguments=tuple(words), hidden=any("$" in word for word in words))
 
 
-def _shown(node: Node, process: Process) -> Iterator[tuple[str, str]]:
+def _observe_sockets(node: Node, process: Process) -> Iterator[tuple[str, str]]:
     """Yield evidence and socket of a kubelet with a wiped command line: it or an engine it started serves the socket.
 
     A k3s with --docker serves the CRI itself and starts no containerd; a k3s with a foreign endpoint does neither.
     Source: k3s-io/k3s, pkg/agent/run.go.
     """
-    for path in descriptors.bound(process.pid) or ():
+    for path in descriptors.list_bound_sockets(process.pid) or ():
         if posixpath.basename(path) == posixpath.basename(_CRI_DOCKERD):
             yield f"it serves {path} itself", _CRI_DOCKERD
-    for path, engine in serving.beside(node, process):
+    for path, engine in serving.find_kubelet_engines(node, process):
         yield f"{engine.name} (PID {engine.pid}), which belongs to it, serves there", path
 
 
-def _told(node: Node, process: Process) -> Iterator[tuple[str, str | None]]:
+def _list_sources(node: Node, process: Process) -> Iterator[tuple[str, str | None]]:
     """Yield the flags and files that may name the socket, with the socket, strongest first: flags win over files."""
     row = _EMBEDDED.get(process.name)
     if row is not None and row.kubelet_options is not None:
-        unit = unit_files.commands(node, [process.unit]).get(process.unit) if process.unit is not None else None
+        unit = (
+            unit_files.read_unit_commands(node, [process.unit]).get(process.unit) if process.unit is not None else None
+        )
         environment = unit.environment if unit is not None else {}
         options = _options_file(process.arguments, environment, row.name, row.kubelet_options)
         dropped = _listed(process, f"{options}.d", (".yaml", ".yml"))
-        yield from _chosen(process.arguments, [(path, _text(process, path)) for path in (*reversed(dropped), options)])
+        yield from _parse_k3s_choices(
+            process.arguments, [(path, _text(process, path)) for path in (*reversed(dropped), options)]
+        )
         return
-    yield _ENDPOINT_FLAG, endpoint_of(process.arguments)
+    yield _ENDPOINT_FLAG, parse_endpoint(process.arguments)
     if flag_value(process.arguments, "--container-runtime") == "docker" or "--docker" in process.arguments:
         yield "--docker" if "--docker" in process.arguments else "--container-runtime=docker", _CRI_DOCKERD
     flags_file = flag_value(process.arguments, "--kubelet-args-file")
@@ -241,9 +257,12 @@ def _told(node: Node, process: Process) -> Iterator[tuple[str, str | None]]:
         for name, folder in row.kubelet_variables if row is not None else ():
             text = text.replace(name, folder)
         arguments = tuple(text.split())
-        yield f"{_ENDPOINT_FLAG} in {flags_file}", endpoint_of(arguments)
+        yield f"{_ENDPOINT_FLAG} in {flags_file}", parse_endpoint(arguments)
     for config in _config_files(process, arguments):
-        yield f"containerRuntimeEndpoint in {config}", value_in(_text(process, config), "containerRuntimeEndpoint")
+        yield (
+            f"containerRuntimeEndpoint in {config}",
+            parse_plain_value(_text(process, config), "containerRuntimeEndpoint"),
+        )
 
 
 def _config_files(process: Process, arguments: Sequence[str]) -> list[str]:
@@ -257,21 +276,21 @@ def _config_files(process: Process, arguments: Sequence[str]) -> list[str]:
     return [*reversed(dropped), *([config] if config is not None else [])]
 
 
-def cgroup_setting(kubelet: Kubelet) -> CgroupSetting | None:
+def read_cgroup_setting(kubelet: Kubelet) -> CgroupSetting | None:
     """Return a running kubelet's cgroup setting, None if no flag and no file of its own has one."""
     process = kubelet.process
     arguments = process.arguments
-    extra = [each.partition("=")[2] for each in command_line.values(arguments, "--kubelet-arg") if _CGROUP in each]
+    extra = [each.partition("=")[2] for each in command_line.flag_values(arguments, "--kubelet-arg") if _CGROUP in each]
     flag = next(filter(None, (flag_value(arguments, f"--{_CGROUP}"), *reversed(extra))), None)
     if flag is not None:
         return CgroupSetting(flag, f"--{_CGROUP}")
     texts = ((path, _text(process, path)) for path in _config_files(process, arguments))
-    return next(filter(None, (cgroup_setting_in(path, text) for path, text in texts)), None)
+    return next(filter(None, (parse_cgroup_setting(path, text) for path, text in texts)), None)
 
 
-def cgroup_setting_in(path: str, text: str) -> CgroupSetting | None:
+def parse_cgroup_setting(path: str, text: str) -> CgroupSetting | None:
     """Return the cgroup driver in the text of a kubelet's file, None if it has none. Pure."""
-    name = value_in(text, "cgroupDriver")
+    name = parse_plain_value(text, "cgroupDriver")
     line = next((number for number, each in enumerate(text.splitlines(), 1) if "cgroupDriver" in each), None)
     return None if name is None else CgroupSetting(name, path, line)
 
@@ -279,7 +298,9 @@ def cgroup_setting_in(path: str, text: str) -> CgroupSetting | None:
 _CGROUP = "cgroup-driver"
 
 
-def _chosen(arguments: Sequence[str], texts: Sequence[tuple[str, str]], of_unit: str = "") -> Iterator[tuple[str, str]]:
+def _parse_k3s_choices(
+    arguments: Sequence[str], texts: Sequence[tuple[str, str]], of_unit: str = ""
+) -> Iterator[tuple[str, str]]:
     """Yield the flags and options that make k3s use an engine other than its own, with that engine's socket.
 
     `texts`: its files of options with their paths, the strongest first. Flags win over files, and `docker` over
@@ -291,14 +312,14 @@ def _chosen(arguments: Sequence[str], texts: Sequence[tuple[str, str]], of_unit:
     for word in arguments:
         if word.partition("=")[0] == "--docker":
             docker.insert(0, (f"--docker{of_unit}", word.partition("=")[2] or "true"))
-    extra = reversed(command_line.values(arguments, "--kubelet-arg"))
+    extra = reversed(command_line.flag_values(arguments, "--kubelet-arg"))
     named += [(f"--kubelet-arg{of_unit}", each.partition("=")[2]) for each in extra if each.startswith(f"{_ENDPOINT}=")]
     named += [(f"kubelet-arg in {path}", _extra_in(text)) for path, text in texts]
-    named.append((f"{_ENDPOINT_FLAG}{of_unit}", endpoint_of(tuple(arguments))))
+    named.append((f"{_ENDPOINT_FLAG}{of_unit}", parse_endpoint(tuple(arguments))))
     for path, text in texts:
-        if (value := value_in(text, "docker")) is not None:
+        if (value := parse_plain_value(text, "docker")) is not None:
             docker.append((f"docker in {path}", value))
-        named.append((f"{_ENDPOINT} in {path}", value_in(text, _ENDPOINT)))
+        named.append((f"{_ENDPOINT} in {path}", parse_plain_value(text, _ENDPOINT)))
     if docker and docker[0][1].lower() in _TRUE:
         yield docker[0][0], _CRI_DOCKERD
     yield from ((told_by, socket) for told_by, socket in named if socket and socket != _NONE)
@@ -316,7 +337,7 @@ def _extra_in(text: str) -> str | None:
 
 def _options_file(arguments: Sequence[str], environment: Mapping[str, str], name: str, usual: str) -> str:
     """Return k3s' file of options: the absolute path in a variable or flag, else the usual one. Pure."""
-    named = environment.get(f"{name.upper()}_CONFIG_FILE") or command_line.last(arguments, "--config", "-c")
+    named = environment.get(f"{name.upper()}_CONFIG_FILE") or command_line.last_flag_value(arguments, "--config", "-c")
     return named if named is not None and posixpath.isabs(named) else usual
 
 
@@ -337,12 +358,12 @@ def _node_drop_ins(node: Node, options: str) -> list[str]:
     return [f"{options}.d/{name}" for name in reversed(names) if name.lower().endswith((".yaml", ".yml"))]
 
 
-def endpoint_of(arguments: tuple[str, ...]) -> str | None:
+def parse_endpoint(arguments: tuple[str, ...]) -> str | None:
     """Return the last non-empty --container-runtime-endpoint, as the kubelet parses its flags. Pure."""
-    return next(filter(None, reversed(command_line.values(arguments, _ENDPOINT_FLAG))), None)
+    return next(filter(None, reversed(command_line.flag_values(arguments, _ENDPOINT_FLAG))), None)
 
 
-def value_in(text: str, key: str) -> str | None:
+def parse_plain_value(text: str, key: str) -> str | None:
     """Return the plain value of a top-level key in a YAML or JSON text, None if there is none. Pure.
 
     In a kubelet's file, this key is in one flat mapping; comments are ignored.

@@ -26,7 +26,9 @@ _REMOTE = ("nfs", "cifs", "smb", "fuse", "autofs", "ceph", "9p")
 """File systems that may not respond; a node's `/` is never one of them."""
 
 
-def refuse(node: Node, settings: Settings, folders: Iterable[str], driver_roots: Collection[str] = ()) -> None:
+def refuse_own_container(
+    node: Node, settings: Settings, folders: Iterable[str], driver_roots: Collection[str] = ()
+) -> None:
     """Raise UsageError if one of the folders to write to is this container's and not the node's.
 
     `driver_roots` are the roots of the drivers that were found: also whole systems, but not the node's. Nothing is
@@ -59,11 +61,11 @@ def sees_node(node: Node) -> bool:
 
 def _is_engines_root(node: Node) -> bool:
     """Tell whether an engine sees the same `/`: docker in docker, a node in a container, a development container."""
-    engines = processes.named(frozenset[str]().union(*PROCESS_NAMES.values()))
-    return any(processes.lives_on(process, Root(node.root.folder)) for process in engines)
+    engines = processes.find_by_name(frozenset[str]().union(*PROCESS_NAMES.values()))
+    return any(processes.has_root(process, Root(node.root.folder)) for process in engines)
 
 
-def asked_for(settings: Settings) -> list[str]:
+def list_requested_folders(settings: Settings) -> list[str]:
     """Return the folders to write to, as far as the flags alone determine them."""
     folders = [settings.toolkit.install_dir]
     if settings.configure_engine and len(settings.runtimes) == 1:
@@ -84,12 +86,12 @@ def refuse_absent_root(settings: Settings) -> None:
 
 def _is_marked() -> bool:
     """Tell whether an engine has marked this system as a container."""
-    return places.is_marked()
+    return places.is_marked_as_container()
 
 
 def _is_inits_root_elsewhere() -> bool:
     """Tell whether PID 1 is known to see another `/`."""
-    return places.sees_inits_root_elsewhere()
+    return places.has_other_root_than_init()
 
 
 def _is_on_own_root(node: Node, folder: str) -> bool:

@@ -17,7 +17,7 @@ import msgspec
 
 from toolkit_installer import lazy
 from toolkit_installer.engines.containerd.distributions import DISTRIBUTIONS
-from toolkit_installer.engines.registry import ENGINES, Distribution, plain
+from toolkit_installer.engines.registry import ENGINES, Distribution, normalize_socket
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName
@@ -40,21 +40,21 @@ UNIT_FOLDERS = (
 """The folders of unit files (systemd.unit(5), "Unit File Load Path")."""
 
 
-def with_marks(words: str, engine: EngineName | None = None) -> Distribution | None:
+def find_marked_row(words: str, engine: EngineName | None = None) -> Distribution | None:
     """Return the row whose marks a process's executable and arguments contain, None if there is none."""
     rows = (row for row in TABLE if engine in (None, row.engine))
     return next((row for row in rows if any(mark in words for mark in row.marks)), None)
 
 
-def with_socket(socket: str) -> tuple[Distribution, ...]:
+def find_socket_rows(socket: str) -> tuple[Distribution, ...]:
     """Return the rows with this socket, in the table's order; without refused ones, unless all are refused."""
     rows = tuple(row for row in TABLE if row.serves(socket))
     return tuple(row for row in rows if row.refused is None) or rows
 
 
-def engine_of_socket(socket: str) -> EngineName | None:
+def find_engine_by_socket(socket: str) -> EngineName | None:
     """Return the engine that a socket is usually named after, in any folder; None if the name is unknown."""
-    name = plain(socket).rpartition("/")[2]
+    name = normalize_socket(socket).rpartition("/")[2]
     return next((each.name for each in ENGINES if name in each.socket_names), None)
 
 
@@ -63,21 +63,21 @@ _PREFIXES = "@-:+!|"
 _VARIABLE = lazy.pattern(r"\$(?:\{(?P<braced>\w+)\}|(?P<word>\w+)\Z)")
 
 
-class Command(msgspec.Struct, frozen=True):
+class UnitCommand(msgspec.Struct, frozen=True):
     """The words of a unit's ExecStart, with variables expanded, and the variables that its files set."""
 
     arguments: tuple[str, ...]
     environment: dict[str, str]
 
 
-def commands(node: Node, units: Iterable[str]) -> dict[str, Command]:
+def read_unit_commands(node: Node, units: Iterable[str]) -> dict[str, UnitCommand]:
     """Return the units' commands, by unit name; units without files here or without a command are omitted."""
     folders = {folder: frozenset(_listed(node, folder)) for folder in UNIT_FOLDERS}
     found = {unit: _command(node, unit, folders) for unit in units}
     return {unit: command for unit, command in found.items() if command is not None}
 
 
-def _command(node: Node, unit: str, folders: Mapping[str, frozenset[str]]) -> Command | None:
+def _command(node: Node, unit: str, folders: Mapping[str, frozenset[str]]) -> UnitCommand | None:
     started = ""
     environment: dict[str, str] = {}
     for key, value in _settings(node, unit, folders):
@@ -90,7 +90,9 @@ def _command(node: Node, unit: str, folders: Mapping[str, frozenset[str]]) -> Co
             environment |= _assignments(word for line in text.splitlines() for word in _words(line, comments=True))
     words = _words(started.lstrip(_PREFIXES)) if started else []
     return (
-        Command(tuple(each for word in words for each in _filled_in(word, environment)), environment) if words else None
+        UnitCommand(tuple(each for word in words for each in _expand_variables(word, environment)), environment)
+        if words
+        else None
     )
 
 
@@ -110,7 +112,7 @@ def _settings(node: Node, unit: str, folders: Mapping[str, frozenset[str]]) -> I
                 yield key.strip(), value.strip()
 
 
-def _filled_in(word: str, environment: dict[str, str]) -> list[str]:
+def _expand_variables(word: str, environment: dict[str, str]) -> list[str]:
     """Return a word with its variables expanded: `$NAME` alone is split at blanks, `${NAME}` never is."""
     found = _VARIABLE.fullmatch(word)
     if found is not None and found["word"] in environment:

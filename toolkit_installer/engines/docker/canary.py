@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 from toolkit_installer import log
 from toolkit_installer.engines.api import Trials
 from toolkit_installer.engines.common import canaries, serving
-from toolkit_installer.engines.common.serving import NoAnswerError, place_of_socket
+from toolkit_installer.engines.common.serving import NoAnswerError, resolve_socket
 from toolkit_installer.node.root import Root
 from toolkit_installer.node.signals import interruptible, limited
-from toolkit_installer.node.sockets import reachable
+from toolkit_installer.node.sockets import shorten_socket_path
 
 if TYPE_CHECKING:
     import docker
@@ -38,7 +38,7 @@ _WAITING = {
 """By machine: e_machine of ELF, and the instructions. Sources: elf(5), syscalls(2), the architectures' manuals."""
 
 
-def program(machine: str) -> bytes | None:
+def build_program(machine: str) -> bytes | None:
     """Return an executable that waits until it is killed, for a machine as in uname; None: unknown machine. Pure."""
     if machine not in _WAITING:
         return None
@@ -56,8 +56,8 @@ def try_handlers(root: Root, path: str, seconds: float, handlers: Mapping[str, b
 
     Raises NoAnswerError, Stopped. For the parameters, see Adapter.try_handlers.
     """
-    place_of_socket(root, path)
-    if (executable := program(os.uname().machine)) is None:
+    resolve_socket(root, path)
+    if (executable := build_program(os.uname().machine)) is None:
         return Trials({}, f"there is no program for a {os.uname().machine} to try them with")
     log.listen()
     import docker.errors  # noqa: PLC0415  # most runs do not need it
@@ -65,14 +65,14 @@ def try_handlers(root: Root, path: str, seconds: float, handlers: Mapping[str, b
     import urllib3.exceptions  # noqa: PLC0415
 
     try:
-        with reachable(root, path) as name, interruptible(), limited(seconds):
+        with shorten_socket_path(root, path) as name, interruptible(), limited(seconds):
             # container configurations differ by API version: negotiate dockerd's own
             client = docker.APIClient(base_url=f"unix://{name}", version="auto", timeout=max(1, round(seconds)))
             client.trust_env = False  # as in client.py
             with contextlib.closing(client):
                 return _tried(client, executable, docker.errors.APIError, handlers)
     except (OSError, docker.errors.DockerException, requests.exceptions.RequestException) as error:
-        why = serving.words(error, requests.exceptions.Timeout, urllib3.exceptions.TimeoutError)
+        why = serving.describe_error(error, requests.exceptions.Timeout, urllib3.exceptions.TimeoutError)
         raise NoAnswerError(why, path=path) from error
 
 
@@ -88,11 +88,11 @@ def _tried(
             canary = _Canary(client, image, refusal)
             faults = {each: canary.fault(each, shows_gpus=shown) for each, shown in handlers.items()}
     except refusal as error:  # from the image, or from removing an earlier run's containers
-        return Trials({}, _words(error))
+        return Trials({}, _refusal_message(error))
     return Trials({each: fault for each, fault in faults.items() if fault})
 
 
-def _words(error: Exception) -> str:
+def _refusal_message(error: Exception) -> str:
     """Return dockerd's own message from an exception of the SDK."""
     return str(getattr(error, "explanation", None) or error)
 
@@ -132,14 +132,14 @@ class _Canary:
             container = self._client.create_container(
                 self._image,
                 [f"/{_PROGRAM}"],
-                environment={canaries.VARIABLE: canaries.asking(shows_gpus=shows_gpus)},
+                environment={canaries.VARIABLE: canaries.choose_visible_devices(shows_gpus=shows_gpus)},
                 labels={_LABEL: "true"},
                 host_config=self._client.create_host_config(runtime=handler, network_mode="none"),
             )["Id"]
             self._client.start(container)
             return _wrong(self._client.inspect_container(container)["State"], shows_gpus=shows_gpus)
         except self._refusal as error:
-            return _words(error)
+            return _refusal_message(error)
         finally:
             if container:
                 self._client.remove_container(container, force=True)
@@ -149,4 +149,4 @@ def _wrong(state: Mapping[str, Any], *, shows_gpus: bool) -> str:
     """Return why a started container does not work, empty if it works."""
     if not state["Running"]:
         return f"the container ended at once, with status {state['ExitCode']}: {state['Error']}".rstrip(": ")
-    return canaries.without_gpus(int(state["Pid"])) if shows_gpus else ""
+    return canaries.describe_missing_gpus(int(state["Pid"])) if shows_gpus else ""

@@ -10,10 +10,10 @@ import posixpath
 from typing import TYPE_CHECKING, Any
 
 from toolkit_installer import log
-from toolkit_installer.engines.api import Live
+from toolkit_installer.engines.api import LiveState
 from toolkit_installer.engines.common import serving
-from toolkit_installer.engines.common.serving import NoAnswerError, place_of_socket
-from toolkit_installer.engines.docker.config import DockerLive
+from toolkit_installer.engines.common.serving import NoAnswerError, resolve_socket
+from toolkit_installer.engines.docker.config import DockerLiveState
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
@@ -21,7 +21,7 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.root import Root
 from toolkit_installer.node.signals import interruptible, limited
-from toolkit_installer.node.sockets import reachable
+from toolkit_installer.node.sockets import shorten_socket_path
 
 if TYPE_CHECKING:
     import requests
@@ -31,9 +31,9 @@ _LIMIT = 16 << 20
 """Bytes of a response."""
 
 
-def info(root: Root, path: str, seconds: float) -> dict[str, Any]:
+def query_info(root: Root, path: str, seconds: float) -> dict[str, Any]:
     """Return the response of `GET /info` on the node's socket. Raises NoAnswerError, Stopped."""
-    place_of_socket(root, path)
+    resolve_socket(root, path)
     # the SDK takes longer to import than everything else: only if there is a socket to query
     log.listen()
     import docker.constants  # noqa: PLC0415
@@ -42,7 +42,7 @@ def info(root: Root, path: str, seconds: float) -> dict[str, Any]:
     import urllib3.exceptions  # noqa: PLC0415
 
     try:
-        with reachable(root, path) as name, interruptible(), limited(seconds):
+        with shorten_socket_path(root, path) as name, interruptible(), limited(seconds):
             # any version works: the request has none, and "auto" would first read another response without limit
             client = docker.APIClient(
                 base_url=f"unix://{name}",
@@ -51,16 +51,16 @@ def info(root: Root, path: str, seconds: float) -> dict[str, Any]:
             )
             client.trust_env = False  # no proxy or password of ours applies to the node's socket
             try:
-                answer = _bounded(client.get(f"{client.base_url}/info", stream=True, timeout=max(1, round(seconds))))
+                answer = _read_json(client.get(f"{client.base_url}/info", stream=True, timeout=max(1, round(seconds))))
             finally:
                 client.close()
     except (OSError, docker.errors.DockerException, requests.exceptions.RequestException) as error:
-        why = serving.words(error, requests.exceptions.Timeout, urllib3.exceptions.TimeoutError)
+        why = serving.describe_error(error, requests.exceptions.Timeout, urllib3.exceptions.TimeoutError)
         raise NoAnswerError(why, path=path) from error
     return answer
 
 
-def _bounded(response: requests.Response) -> dict[str, Any]:
+def _read_json(response: requests.Response) -> dict[str, Any]:
     """Return the JSON object of a response. Raises OSError, also if it exceeds the limit or is no JSON object."""
     with response:
         response.raise_for_status()
@@ -84,10 +84,10 @@ _DESKTOP_SYSTEM = "Docker Desktop"
 _ROOTLESS_CONFIG = "docker/daemon.json"
 
 
-def refuse(node: Node, target: EngineTarget, socket: str, config: str, live: Live | None) -> None:
+def refuse_foreign_docker(node: Node, target: EngineTarget, socket: str, config: str, live: LiveState | None) -> None:
     """Raise ConfigurationError for a docker whose containers could not run the toolkit, or that belongs to a user."""
     process = live.process if live is not None else None
-    answer = live if isinstance(live, DockerLive) else None
+    answer = live if isinstance(live, DockerLiveState) else None
     places = {place: node.files.canonical(place) for place in (config, socket)}
     for place, canonical in places.items():
         if any(path.startswith(_SNAP) for path in (place, canonical)):
@@ -104,13 +104,13 @@ def refuse(node: Node, target: EngineTarget, socket: str, config: str, live: Liv
         who = f" (PID {process.pid})" if process is not None else ""
         raise ConfigurationError(
             f"the docker of this node{who} is rootless: its file is a user's own, not /etc/docker/daemon.json",
-            path=config_of(process) if process is not None else None,
+            path=find_rootless_config(process) if process is not None else None,
             hint="nothing was changed; run as that user, and name it: --config and --socket, with "
             "--toolkit-install-dir and --pid-file in folders of the user's",
         )
 
 
-def config_of(process: Process) -> str | None:
+def find_rootless_config(process: Process) -> str | None:
     """Return the daemon.json of a rootless dockerd, None if unknown.
 
     It lies in the user's configuration folder, as defined by the XDG Base Directory specification.

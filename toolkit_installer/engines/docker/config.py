@@ -18,7 +18,7 @@ import msgspec
 
 from toolkit_installer.documents import json_document, shown
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Set, Table, lookup
-from toolkit_installer.engines.api import Live
+from toolkit_installer.engines.api import LiveState
 from toolkit_installer.engines.common import command_line
 from toolkit_installer.engines.ownership import (
     BUILT_IN,
@@ -27,10 +27,10 @@ from toolkit_installer.engines.ownership import (
     Owned,
     Ownership,
     Shape,
-    chosen_default,
+    find_chosen_default,
     ours,
-    record,
-    strip,
+    record_ownership,
+    remove_ours,
 )
 from toolkit_installer.engines.target import Handler
 from toolkit_installer.errors import ConfigurationError
@@ -41,7 +41,7 @@ _FLAG = "--feature"
 _NAME = "cdi"
 
 
-class DockerLive(Live, frozen=True):
+class DockerLiveState(LiveState, frozen=True):
     """The state that a running dockerd reports."""
 
     cdi: bool = False
@@ -63,7 +63,7 @@ class CdiSwitch(msgspec.Struct, frozen=True):
     restart_why: str = ""
 
 
-def cdi_switch(live: Live | None, *, asked: bool, restarts: bool) -> CdiSwitch:
+def decide_cdi_switch(live: LiveState | None, *, asked: bool, restarts: bool) -> CdiSwitch:
     """Return how to turn CDI on. Pure. `restarts`: the settings choose a reload by systemd.
 
     Raises ConfigurationError if dockerd's command line has features, and CDI is not among them: dockerd refuses a file
@@ -73,7 +73,7 @@ def cdi_switch(live: Live | None, *, asked: bool, restarts: bool) -> CdiSwitch:
         return CdiSwitch()
     arguments = live.process.arguments if live is not None and live.process is not None else ()
     # NAME or NAME=BOOL, one each time (28.1 and later)
-    features = [value.partition("=") for value in command_line.values(arguments, _FLAG)]
+    features = [value.partition("=") for value in command_line.flag_values(arguments, _FLAG)]
     given = {name: not equals or value.lower() in ("1", "t", "true") for name, equals, value in features}
     if given:
         if given.get(_NAME):
@@ -85,7 +85,7 @@ def cdi_switch(live: Live | None, *, asked: bool, restarts: bool) -> CdiSwitch:
             "repeats a flag, and would not start again",
             hint=f"nothing was changed; add {_FLAG} {_NAME} to dockerd's command line, or move its features here",
         )
-    if not isinstance(live, DockerLive) or live.cdi:
+    if not isinstance(live, DockerLiveState) or live.cdi:
         return CdiSwitch(write=True)
     if live.release is not None and live.release[0] < _FIRST:
         return CdiSwitch(write=True, notes=(f"dockerd {live.version} knows no CDI: {_FIRST}.0 is the first that does",))
@@ -180,11 +180,13 @@ def without_us(
 ) -> tuple[bytes, tuple[str, ...]]:
     """Return the text without our values, and others' changes to them. `before` is the text from before us."""
     document = parse_checked(content)
-    changes, left = strip(document, SHAPE, ownership, toolkit_folder, json_document.parse(before or b""), handlers)
+    changes, left = remove_ours(
+        document, SHAPE, ownership, toolkit_folder, json_document.parse(before or b""), handlers
+    )
     return json_document.edit(content, changes), left
 
 
-def recognised(content: bytes, toolkit_folder: str) -> Ownership:
+def find_unrecorded(content: bytes, toolkit_folder: str) -> Ownership:
     """Return our values that are identified without a receipt: besides our runtimes, the table created for them.
 
     Raises the errors of `parse_checked`.
@@ -194,7 +196,7 @@ def recognised(content: bytes, toolkit_folder: str) -> Ownership:
     return Ownership(created=(Owned(RUNTIMES, {}),))
 
 
-def with_us(
+def add_handlers(
     base: bytes, handlers: Sequence[Handler], default: str | None, *, cdi: bool = False
 ) -> tuple[bytes, Ownership]:
     """Return `base` with the handlers registered (`default` as the default, CDI on), and our ownership of it.
@@ -211,22 +213,22 @@ def with_us(
         _check(document, FEATURES, dict, base)
         _check(document, CDI, bool, base)
         changes.append(Set(CDI, value=True))
-    ownership = record(document, changes)
+    ownership = record_ownership(document, changes)
     tables = (RUNTIMES, FEATURES) if cdi else (RUNTIMES,)
     changes[:0] = [Set(table, {}) for table in tables if lookup(document, table) is None]  # "runtimes": null
     return json_document.edit(base, changes), ownership
 
 
-def with_chosen_default(text: bytes, present: bytes, ownership: Ownership, handlers: Collection[str]) -> bytes:
+def apply_chosen_default(text: bytes, present: bytes, ownership: Ownership, handlers: Collection[str]) -> bytes:
     """Return `text` with the default that an administrator chose in `present`, if that is one of our handlers.
 
     It is not ours, and is removed with the handler. Raises DocumentError.
     """
-    chosen = chosen_default(json_document.parse(present), SHAPE, ownership, handlers)
+    chosen = find_chosen_default(json_document.parse(present), SHAPE, ownership, handlers)
     return text if chosen is None else json_document.edit(text, [Set(DEFAULT, chosen)])
 
 
-def told_when_gone(content: bytes, base: bytes) -> tuple[str, ...]:
+def describe_removal(content: bytes, base: bytes) -> tuple[str, ...]:
     """Return messages about replacing `content` with `base`."""
     before, after = (lookup(json_document.parse(text), CDI) for text in (content, base))
     if before is True and after is not True:
@@ -234,7 +236,7 @@ def told_when_gone(content: bytes, base: bytes) -> tuple[str, ...]:
     return ()
 
 
-def explicit(content: bytes) -> bytes:
+def make_explicit(content: bytes) -> bytes:
     """Return the text with `runtimes` and `default-runtime` present.
 
     A SIGHUP does not undo keys that are missing from the file, and a SIGHUP on a file with only one of the two has
@@ -255,7 +257,7 @@ def is_explicit(content: bytes) -> bool:
     return document.get("runtimes") is not None and bool(document.get("default-runtime"))
 
 
-def served(content: bytes) -> tuple[dict[str, str], str]:
+def read_served(content: bytes) -> tuple[dict[str, str], str]:
     """Return the runtimes (name to path) and the default that a dockerd with this file should report."""
     document = json_document.parse(content)
     runtimes = document.get("runtimes") or {}
@@ -263,12 +265,12 @@ def served(content: bytes) -> tuple[dict[str, str], str]:
     return paths, document.get("default-runtime") or BUILT_IN
 
 
-def flag_conflicts(arguments: Sequence[str]) -> list[str]:
+def find_flag_conflicts(arguments: Sequence[str]) -> list[str]:
     """Return the flags on dockerd's command line that conflict with the keys that we write."""
     return [flag for flag in CONFLICTING_FLAGS if any(word.partition("=")[0] == flag for word in arguments)]
 
 
-def listed(files: Sequence[tuple[str, bytes]]) -> list[ListedRuntime]:
+def list_runtimes(files: Sequence[tuple[str, bytes]]) -> list[ListedRuntime]:
     """Return the runtimes of daemon.json with their lines. Raises ConfigurationError."""
     found = []
     for path, content in files:
@@ -280,7 +282,7 @@ def listed(files: Sequence[tuple[str, bytes]]) -> list[ListedRuntime]:
     return found
 
 
-def cgroup_driver(files: Sequence[tuple[str, bytes]]) -> CgroupSetting | None:
+def read_cgroup_driver(files: Sequence[tuple[str, bytes]]) -> CgroupSetting | None:
     """Return the cgroup driver that daemon.json names. Raises ConfigurationError."""
     for path, content in files:
         options = lookup(json_document.parse(content), _OPTIONS)
@@ -334,10 +336,10 @@ def refuse(content: bytes, seen: bytes | None = None) -> None:
         raise _wrong(seen, (*RUNTIMES, BUILT_IN), "is dockerd's own runtime and cannot be another one")
     default = document.get("default-runtime") or BUILT_IN
     if default != BUILT_IN and default not in runtimes and not _may_be_a_shim(default):
-        raise _wrong(seen, DEFAULT, f"names a runtime that does not exist: {shown.quoted(default)}")
+        raise _wrong(seen, DEFAULT, f"names a runtime that does not exist: {shown.quote_name(default)}")
 
 
-def takes(content: bytes) -> bool:
+def is_accepted(content: bytes) -> bool:
     """Tell whether dockerd would start with this text, which `parse_checked` or `refuse` has refused.
 
     It accepts a key that occurs twice, or in another case, and merges the values.
@@ -369,7 +371,7 @@ def _may_be_a_shim(name: str) -> bool:
     return "." in name or "/" in name
 
 
-def deadly_default(content: bytes, release: tuple[int, int] | None) -> str | None:
+def find_deadly_default(content: bytes, release: tuple[int, int] | None) -> str | None:
     """Return the default runtime that would kill a dockerd at a SIGHUP on this text; None: it survives.
 
     A SIGHUP is sent only on a text that has `runtimes`, and replaces all runtimes that dockerd has. Up to 24.0 that
@@ -384,19 +386,19 @@ def deadly_default(content: bytes, release: tuple[int, int] | None) -> str | Non
     return None if default in (document.get("runtimes") or {}) else default
 
 
-def refuse_signal(content: bytes, live: Live, seen: bytes | None = None) -> None:
+def refuse_signal(content: bytes, live: LiveState, seen: bytes | None = None) -> None:
     """Raise ConfigurationError for a text on which a SIGHUP kills the running dockerd; `seen` as in `refuse`."""
-    default = deadly_default(content, live.release)
+    default = find_deadly_default(content, live.release)
     if default is not None:
         raise ConfigurationError(
-            f'"default-runtime" is {shown.quoted(default)}, which dockerd {live.version} itself registers when it '
+            f'"default-runtime" is {shown.quote_name(default)}, which dockerd {live.version} itself registers when it '
             "starts, and forgets at a SIGHUP: it would die of one",
             line=_line(content if seen is None else seen, DEFAULT),
             hint="use --restart-mode systemd --allow-restart, or --restart-mode none and restart docker yourself",
         )
 
 
-def refuse_mark(content: bytes, version: str) -> None:
+def refuse_byte_order_mark(content: bytes, version: str) -> None:
     """Raise ConfigurationError for a byte order mark if this dockerd refuses it: 20.10 does, 26 and 28 do not."""
     first = version.partition(".")[0]
     if content.startswith(codecs.BOM_UTF8) and first.isascii() and first.isdigit() and int(first) < _TAKES_MARK:
@@ -407,7 +409,7 @@ def refuse_mark(content: bytes, version: str) -> None:
         )
 
 
-def refuse_conflicts(content: bytes, arguments: Sequence[str], seen: bytes | None = None) -> None:
+def refuse_flag_conflicts(content: bytes, arguments: Sequence[str], seen: bytes | None = None) -> None:
     """Raise ConfigurationError for a key that the running dockerd also has as a flag; `seen` as in `refuse`."""
     seen = content if seen is None else seen
     document = json_document.parse(content)
@@ -424,7 +426,7 @@ def refuse_conflicts(content: bytes, arguments: Sequence[str], seen: bytes | Non
             )
 
 
-def flags(arguments: Sequence[str]) -> list[str]:
+def list_other_flags(arguments: Sequence[str]) -> list[str]:
     """Return the arguments of a running dockerd without its program and its --config-file."""
     kept: list[str] = []
     words = iter(arguments[1:])

@@ -17,8 +17,8 @@ from toolkit_installer.engines.api import (
     EngineFile,
     EngineSilentError,
     Inspection,
-    Live,
-    Recorded,
+    LiveState,
+    RecordedFile,
     Reload,
     Trials,
 )
@@ -27,7 +27,7 @@ from toolkit_installer.engines.common.serving import PROCESS_NAMES, NoAnswerErro
 from toolkit_installer.engines.docker import client, config
 from toolkit_installer.engines.docker import config as docker_cdi
 from toolkit_installer.engines.docker import config as docker_config
-from toolkit_installer.engines.docker.config import DockerLive
+from toolkit_installer.engines.docker.config import DockerLiveState
 from toolkit_installer.engines.ownership import CgroupSetting, Fault, ListedRuntime
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, located
@@ -60,12 +60,12 @@ class Docker(Adapter[Inspection]):
     def inspect(self, node: Node, target: EngineTarget) -> Inspection:
         """Read daemon.json and query dockerd. Raises ConfigurationError."""
         socket = target.socket or SOCKET
-        live, silence = serving.heard(self, node, socket, target.asked.answer_timeout)
+        live, silence = serving.query_engine(self, node, socket, target.asked.answer_timeout)
         process = live.process if live is not None else None
         command_line.refuse_hidden(process, target)
-        config = target.config or _told(live) or CONFIG
-        client.refuse(node, target, socket, config, live)
-        if process is not None and (flags := docker_config.flag_conflicts(process.arguments)):
+        config = target.config or _find_config(live) or CONFIG
+        client.refuse_foreign_docker(node, target, socket, config, live)
+        if process is not None and (flags := docker_config.find_flag_conflicts(process.arguments)):
             why = "; ".join(docker_config.CONFLICTING_FLAGS[flag] for flag in flags)
             raise ConfigurationError(
                 f"dockerd (PID {process.pid}) was started with {', '.join(flags)}: {why}",
@@ -75,44 +75,44 @@ class Docker(Adapter[Inspection]):
         file = EngineFile(ROLE, *node.locate_file(config))
         return Inspection(socket, (file,), live, silence, elsewhere=_elsewhere(node, target, live))
 
-    def desired(self, inspection: Inspection, request: Request, records: Mapping[str, Recorded]) -> DesiredState:
+    def desired(self, inspection: Inspection, request: Request, records: Mapping[str, RecordedFile]) -> DesiredState:
         """Return the desired daemon.json. Raises ConfigurationError."""
         file = inspection.file(ROLE)
         losses.refuse_lost_link(file, records)
         recorded = records.get(file.path)
         if recorded is None:
-            recorded = Recorded(ownership=self.recognised(inspection, request.toolkit_folder)[file.path])
+            recorded = RecordedFile(ownership=self.recognised(inspection, request.toolkit_folder)[file.path])
         without = self.without_us(file, recorded, request.toolkit_folder)
         settings = request.settings
         with located(file.path):
             restarts = settings.reload_mode is ReloadMode.SYSTEMD
-            cdi = docker_cdi.cdi_switch(inspection.live, asked=request.enable_cdi, restarts=restarts)
+            cdi = docker_cdi.decide_cdi_switch(inspection.live, asked=request.enable_cdi, restarts=restarts)
             base = without.base or b""
             losses.refuse_replaced(without, recorded, json_document.parse, request.toolkit_folder)
-            target, ownership = docker_config.with_us(base, request.handlers, request.default, cdi=cdi.write)
+            target, ownership = docker_config.add_handlers(base, request.handlers, request.default, cdi=cdi.write)
             if request.default is None and recorded.written:
                 present = file.content or b""
-                target = docker_config.with_chosen_default(target, present, recorded.ownership, request.served)
+                target = docker_config.apply_chosen_default(target, present, recorded.ownership, request.served)
             wanted = msgspec.structs.replace(without, notes=()).holding(target, json_document.parse, ownership)
             target = wanted.target or b""
             for content in (base, target):  # dockerd must accept the file that cleanup leaves, too
                 config.refuse(content, file.content)
-        paths, default = docker_config.served(target)
+        paths, default = docker_config.read_served(target)
         served = {handler.name: paths[handler.name] for handler in request.handlers}
-        low_level = ownership_of.low_level(docker_config.parse_checked(base), docker_config.SHAPE)
+        low_level = ownership_of.list_low_level_runtimes(docker_config.parse_checked(base), docker_config.SHAPE)
         others = ",".join(source for source in settings.config_sources if source != "file")
         ignored = (f"--config-source {others}: not for docker, whose own file is the one source",) if others else ()
-        notes = (*ignored, *cdi.notes, *_trap(inspection.live, target))
+        notes = (*ignored, *cdi.notes, *_warn_of_signals(inspection.live, target))
         served_default = default if request.default is not None else None
         return DesiredState((wanted,), served, served_default, low_level, notes, cdi.restart_why)
 
     def listed(self, files: Sequence[tuple[str, bytes]], version: str) -> Sequence[ListedRuntime]:  # noqa: ARG002
         """Return the runtimes of daemon.json. Raises ConfigurationError."""
-        return docker_config.listed(files)
+        return docker_config.list_runtimes(files)
 
     def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:  # noqa: ARG002
         """Return the cgroup driver that daemon.json names. Raises ConfigurationError."""
-        return docker_config.cgroup_driver(files)
+        return docker_config.read_cgroup_driver(files)
 
     def cgroup_switch(self, driver: str) -> str:
         """Return the edit that makes dockerd use a cgroup driver."""
@@ -126,9 +126,9 @@ class Docker(Adapter[Inspection]):
         """Return our values in daemon.json that are identified without a receipt. Raises ConfigurationError."""
         file = inspection.file(ROLE)
         with located(file.path):
-            return {file.path: docker_config.recognised(file.content or b"", toolkit_folder)}
+            return {file.path: docker_config.find_unrecorded(file.content or b"", toolkit_folder)}
 
-    def without_us(self, file: EngineFile, recorded: Recorded, toolkit_folder: str) -> DesiredFile:
+    def without_us(self, file: EngineFile, recorded: RecordedFile, toolkit_folder: str) -> DesiredFile:
         """Return daemon.json without our values. Raises ConfigurationError."""
 
         def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
@@ -141,12 +141,12 @@ class Docker(Adapter[Inspection]):
 
         with located(file.path):
             base, left = ownership_of.revert_content(file.content, recorded.before, recorded.written, without_ours)
-            notes = docker_config.told_when_gone(file.content or b"", base or b"")
+            notes = docker_config.describe_removal(file.content or b"", base or b"")
         return DesiredFile(file, base=base, target=base, left=left, notes=notes, metadata=recorded.metadata)
 
     def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Reload by signal by default; a restart kills containers if live-restore is off."""
-        reload = reload_method.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SIGNAL)
+        reload = reload_method.choose_reload(node, self.name, inspection, settings.reload_mode, ReloadMode.SIGNAL)
         if reload.mode is ReloadMode.SYSTEMD and not settings.allow_restart:
             raise ConfigurationError(
                 "docker is restarted only with --allow-restart: running containers die unless live-restore is set",
@@ -165,13 +165,13 @@ class Docker(Adapter[Inspection]):
         if live is None or process is None or wanted.target is None:
             return
         with located(wanted.path):
-            config.refuse_mark(wanted.target, live.version)
-            config.refuse_conflicts(wanted.target, process.arguments, inspection.file(ROLE).content)
-        flags = config.flags(process.arguments)
-        words = reload_method.docker_refusal(node.programs, process.executable, flags, wanted.target)
+            config.refuse_byte_order_mark(wanted.target, live.version)
+            config.refuse_flag_conflicts(wanted.target, process.arguments, inspection.file(ROLE).content)
+        flags = config.list_other_flags(process.arguments)
+        words = reload_method.validate_docker_config(node.programs, process.executable, flags, wanted.target)
         if words is not None:
             raise ConfigurationError(
-                f"dockerd itself would refuse the new file: {foreign_words.of_program(words)}",
+                f"dockerd itself would refuse the new file: {foreign_words.mask_program_text(words)}",
                 path=wanted.path,
                 hint="nothing was changed; correct what it names",
             )
@@ -187,24 +187,24 @@ class Docker(Adapter[Inspection]):
             return None
         try:
             config.refuse(content)
-            config.refuse_conflicts(content, process.arguments)
+            config.refuse_flag_conflicts(content, process.arguments)
         except ConfigurationError as error:
             return error.reason
-        flags = config.flags(process.arguments)
-        return reload_method.docker_refusal(node.programs, process.executable, flags, content)
+        flags = config.list_other_flags(process.arguments)
+        return reload_method.validate_docker_config(node.programs, process.executable, flags, content)
 
     def transitional(self, content: bytes | None) -> bytes | None:
         """Return daemon.json with both keys present, for the moment of a signal."""
         if content is not None and docker_config.is_explicit(content):
             return None
-        return docker_config.explicit(content or b"")
+        return docker_config.make_explicit(content or b"")
 
-    def ask(self, node: Node, socket: str, seconds: float) -> Live:
+    def ask(self, node: Node, socket: str, seconds: float) -> LiveState:
         """Query dockerd for its runtimes. Raises EngineSilentError."""
         try:
-            info = client.info(node.root, socket, seconds)
-            process = sockets.speaker(node.root, socket, _GREETING)
-        except (NoAnswerError, sockets.StrangerError) as error:
+            info = client.query_info(node.root, socket, seconds)
+            process = sockets.find_responding_process(node.root, socket, _GREETING)
+        except (NoAnswerError, sockets.UntrustedProcessError) as error:
             raise EngineSilentError(f"dockerd does not answer: {error.reason}", path=socket) from error
         runtimes = _told_as(dict, info.get("Runtimes")) or {}
         handlers = {
@@ -212,7 +212,7 @@ class Docker(Adapter[Inspection]):
         }
         folders = _told_as(list, info.get("CDISpecDirs")) or []
         driver = _told_as(str, info.get("CgroupDriver"))
-        return DockerLive(
+        return DockerLiveState(
             version=str(info.get("ServerVersion", "")),
             handlers=handlers,
             default=_told_as(str, info.get("DefaultRuntime")),
@@ -226,7 +226,7 @@ class Docker(Adapter[Inspection]):
             system=str(info.get("OperatingSystem", "")),
         )
 
-    def reads_instead(self, node: Node, live: Live, files: Mapping[str, str]) -> str:
+    def reads_instead(self, node: Node, live: LiveState, files: Mapping[str, str]) -> str:
         """Return the file that dockerd reads, if it is not ours."""
         return _reads_instead(node, live, files[ROLE]) if ROLE in files else ""
 
@@ -234,7 +234,7 @@ class Docker(Adapter[Inspection]):
         self,
         node: Node,
         socket: str,  # noqa: ARG002  # only the file matters
-        live: Live | None,  # noqa: ARG002
+        live: LiveState | None,  # noqa: ARG002
         files: Mapping[str, str],
         *,
         as_written: bool,
@@ -252,7 +252,7 @@ class Docker(Adapter[Inspection]):
                 docker_config.parse_checked(content)
                 config.refuse(content)
         except ConfigurationError as error:
-            return (Fault.of(error, stops=not config.takes(content)),)
+            return (Fault.of(error, stops=not config.is_accepted(content)),)
         return ()
 
     def try_handlers(self, node: Node, socket: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
@@ -266,7 +266,7 @@ class Docker(Adapter[Inspection]):
 
     def signal(self, node: Node, process: Process) -> None:
         """Send SIGHUP, which makes dockerd read daemon.json in place. Raises ConfigurationError."""
-        serving.hang_up(node, self.name, process)
+        serving.send_sighup(node, self.name, process)
 
     def parse(self, content: bytes) -> Table:
         """Parse daemon.json. Raises DocumentError."""
@@ -289,33 +289,33 @@ def _told_as(kind: type[_Value], value: Any) -> _Value | None:
     return value if type(value) is kind else None
 
 
-def _told(live: Live | None) -> str | None:
+def _find_config(live: LiveState | None) -> str | None:
     """Return the file that a running dockerd was told to read, None if it is the usual one."""
     process = live.process if live is not None else None
     if process is None:
         return None
-    rootless = isinstance(live, DockerLive) and live.rootless
-    return command_line.path(process, _CONFIG_FLAG) or (client.config_of(process) if rootless else None)
+    rootless = isinstance(live, DockerLiveState) and live.rootless
+    return command_line.path(process, _CONFIG_FLAG) or (client.find_rootless_config(process) if rootless else None)
 
 
-def _elsewhere(node: Node, target: EngineTarget, live: Live | None) -> str:
+def _elsewhere(node: Node, target: EngineTarget, live: LiveState | None) -> str:
     """Return the file that the running dockerd reads, if it is not the one that the user named."""
     return "" if live is None or target.config is None else _reads_instead(node, live, target.config)
 
 
-def _reads_instead(node: Node, live: Live, ours: str) -> str:
+def _reads_instead(node: Node, live: LiveState, ours: str) -> str:
     process = live.process
     if process is None or process.name not in PROCESS_NAMES[EngineName.DOCKER]:
         return ""
-    rootless = isinstance(live, DockerLive) and live.rootless
-    theirs = _told(live) or ("" if rootless else CONFIG)
-    unseen = process.hidden or not theirs or command_line.reads(node, process, theirs, ours) is not False
+    rootless = isinstance(live, DockerLiveState) and live.rootless
+    theirs = _find_config(live) or ("" if rootless else CONFIG)
+    unseen = process.hidden or not theirs or command_line.is_same_file(node, process, theirs, ours) is not False
     return "" if unseen else theirs
 
 
-def _trap(live: Live | None, target: bytes) -> tuple[str, ...]:
+def _warn_of_signals(live: LiveState | None, target: bytes) -> tuple[str, ...]:
     """Return a warning if another program's signal would kill dockerd once the file holds `target`."""
-    default = config.deadly_default(target, live.release) if live is not None else None
+    default = config.find_deadly_default(target, live.release) if live is not None else None
     if live is None or default is None:
         return ()
     note = (

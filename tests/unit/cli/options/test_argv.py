@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.cli.options.argv import Given, canonical, grammar_of, read
+from toolkit_installer.cli.options.argv import Given, grammar_of, normalize_arguments, read
 from toolkit_installer.cli.options.model import Kind, Option
 from toolkit_installer.cli.options.table import OPTIONS
 
@@ -41,7 +41,7 @@ GRAMMAR = grammar_of(OPTIONS)
     ],
 )
 def test_one_spelling_for_all(arguments: list[str], expected: list[str]) -> None:
-    assert canonical(arguments, GRAMMAR) == expected
+    assert normalize_arguments(arguments, GRAMMAR) == expected
 
 
 @st.composite
@@ -73,5 +73,5 @@ def test_whatever_the_spelling_no_flag_swallows_its_neighbour(
             arguments += words
             expected.append(Given(option, text))
     assert list(read(arguments, GRAMMAR)) == expected
-    once = canonical(arguments, GRAMMAR)
-    assert canonical(once, GRAMMAR) == once
+    once = normalize_arguments(arguments, GRAMMAR)
+    assert normalize_arguments(once, GRAMMAR) == once

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.cli.options.build import DESTINATION, build, logging
+from toolkit_installer.cli.options.build import DESTINATION, build, read_log_options
 from toolkit_installer.cli.options.model import Kind
 from toolkit_installer.cli.options.table import OPTIONS
 from toolkit_installer.errors import ExitCode, UsageError
@@ -593,16 +593,16 @@ def test_callers_of_the_time_when_crio_had_hooks_only_get_a_hook(
 
 
 def test_an_error_is_logged_as_asked_even_when_the_rest_is_nonsense() -> None:
-    assert logging({}, {"LOG_FORMAT": "json", "RUNTIME": "?"})[0] is LogFormat.JSON
-    assert logging({"log_format": ("console",)}, {"LOG_FORMAT": "json"})[0] is LogFormat.CONSOLE
-    assert logging({}, {"LOG_FORMAT": "xml"})[0] is None
-    assert logging({}, {})[0] is None
+    assert read_log_options({}, {"LOG_FORMAT": "json", "RUNTIME": "?"})[0] is LogFormat.JSON
+    assert read_log_options({"log_format": ("console",)}, {"LOG_FORMAT": "json"})[0] is LogFormat.CONSOLE
+    assert read_log_options({}, {"LOG_FORMAT": "xml"})[0] is None
+    assert read_log_options({}, {})[0] is None
 
 
 def test_a_traceback_is_shown_only_if_somebody_asked() -> None:
-    assert logging({}, {"TOOLKIT_DEBUG": "1"})[1]
-    assert not logging({}, {})[1]
-    assert not logging({}, {"TOOLKIT_DEBUG": "?"})[1]
+    assert read_log_options({}, {"TOOLKIT_DEBUG": "1"})[1]
+    assert not read_log_options({}, {})[1]
+    assert not read_log_options({}, {"TOOLKIT_DEBUG": "?"})[1]
 
 
 def test_several_engines_are_named_once_each_and_in_the_order_given() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit_installer.cli.options.resolve import near_misses
+from toolkit_installer.cli.options.resolve import find_near_misses
 from toolkit_installer.cli.options.table import OPTIONS
 
 
@@ -21,7 +21,7 @@ from toolkit_installer.cli.options.table import OPTIONS
     ],
 )
 def test_a_variable_that_is_nearly_one_of_ours_is_named(name: str, meant: str) -> None:
-    assert near_misses({name: "x", "PATH": "/bin"}) == [(name, meant)]
+    assert find_near_misses({name: "x", "PATH": "/bin"}) == [(name, meant)]
 
 
 def test_variables_of_others_and_our_own_are_not_named() -> None:
@@ -29,4 +29,4 @@ def test_variables_of_others_and_our_own_are_not_named() -> None:
         "PATH HOME LANG HOSTNAME TERM SHELL PWD KUBERNETES_PORT NVIDIA_VISIBLE_DEVICES _RUNTIME CUDA_VERSION POD_NAME"
     )
     own = [variable for option in OPTIONS for variable in option.variables]
-    assert near_misses(dict.fromkeys([*others.split(), *own], "x")) == []
+    assert find_near_misses(dict.fromkeys([*others.split(), *own], "x")) == []

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.engines.api import Live
+from toolkit_installer.engines.api import LiveState
 from toolkit_installer.engines.common import command_line, serving
 from toolkit_installer.engines.containerd import files
 from toolkit_installer.engines.crio import places as crio_places
-from toolkit_installer.engines.crio.places import CrioLive
+from toolkit_installer.engines.crio.places import CrioLiveState
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
@@ -56,14 +56,14 @@ def player(root: str, folder: str, *arguments: str) -> Iterator[Process]:
 def test_of_a_flag_that_is_given_several_times_the_last_one_counts(values: list[str], joined: list[bool]) -> None:
     words = [[f"{FLAG}={value}"] if equals else [FLAG, value] for value, equals in zip(values, joined, strict=False)]
     assert (
-        command_line.last(["dockerd", *(word for each in words for word in each), "--debug"], FLAG)
+        command_line.last_flag_value(["dockerd", *(word for each in words for word in each), "--debug"], FLAG)
         == values[len(words) - 1]
     )
 
 
 @pytest.mark.parametrize("arguments", [[], ["dockerd"], ["dockerd", "--debug"], ["dockerd", FLAG], ["dockerd", "-c"]])
 def test_a_flag_that_is_not_given_tells_nothing(arguments: list[str]) -> None:
-    assert command_line.last(arguments, FLAG) is None
+    assert command_line.last_flag_value(arguments, FLAG) is None
 
 
 def test_a_relative_path_is_relative_to_the_daemons_own_folder_and_not_to_ours(tmp_path: Path) -> None:
@@ -100,14 +100,14 @@ def test_a_containerds_relative_file_is_the_one_in_its_own_folder(tmp_path: Path
     socket = tmp_path / "x.sock"
     (tmp_path / "c.toml").write_text(f'[grpc]\naddress = "{socket}"\n')
     with player("/", str(tmp_path), *words) as process:
-        assert files.told_config(process) == f"{tmp_path}/c.toml"
-        assert serving._configured(process) == [str(socket)]
+        assert files.find_config(process) == f"{tmp_path}/c.toml"
+        assert serving._read_configured_sockets(process) == [str(socket)]
 
 
 def test_a_crios_relative_files_are_those_in_its_own_folder(tmp_path: Path) -> None:
     with player("/", str(tmp_path), "--config", "crio.conf") as process:
-        live = CrioLive("1.34.0", {}, None, process, variables={"CONTAINER_CONFIG_DIR": "crio.d"})
-        places = crio_places.locate(Node("/", whole=False), EngineTarget(EngineName.CRIO), live)
+        live = CrioLiveState("1.34.0", {}, None, process, variables={"CONTAINER_CONFIG_DIR": "crio.d"})
+        places = crio_places.locate_files(Node("/", whole=False), EngineTarget(EngineName.CRIO), live)
         assert (places.config, places.folder) == (f"{tmp_path}/crio.conf", f"{tmp_path}/crio.d")
 
 
@@ -134,26 +134,28 @@ def test_a_file_is_the_daemons_own_by_whatever_name_its_folder_is_seen(
         (etc / "docker" / "daemon.json").touch()
     (tmp_path / "mounted").symlink_to(etc)
     theirs = f"{etc}/docker/daemon.json"
-    assert command_line.reads(HERE, me, theirs, f"{tmp_path}/mounted/docker/daemon.json") is True
-    assert command_line.reads(HERE, me, theirs, theirs) is True
+    assert command_line.is_same_file(HERE, me, theirs, f"{tmp_path}/mounted/docker/daemon.json") is True
+    assert command_line.is_same_file(HERE, me, theirs, theirs) is True
     for other in ("docker/deamon.json", "dokcer/daemon.json", "daemon.json", ""):
-        assert command_line.reads(HERE, me, theirs, f"{tmp_path}/mounted/{other}") is False, other
+        assert command_line.is_same_file(HERE, me, theirs, f"{tmp_path}/mounted/{other}") is False, other
 
 
 def test_a_single_file_that_is_mounted_is_the_daemons_own_under_any_name(tmp_path: Path, me: Process) -> None:
     theirs, ours = tmp_path / "daemon.json", tmp_path / "runtime-config"
     theirs.write_text("{}")
     os.link(theirs, ours)  # one file with two names, as a mount of it is
-    assert command_line.reads(HERE, me, str(theirs), str(ours)) is True
+    assert command_line.is_same_file(HERE, me, str(theirs), str(ours)) is True
     ours.unlink()
     ours.write_text("{}")
-    assert command_line.reads(HERE, me, str(theirs), str(ours)) is False
+    assert command_line.is_same_file(HERE, me, str(theirs), str(ours)) is False
 
 
 def test_a_daemon_that_is_gone_or_lives_on_another_node_says_nothing(tmp_path: Path, me: Process) -> None:
     gone = Process(2**22 + 1, "dockerd", "/usr/bin/dockerd", (), 1.0, None)
-    assert command_line.reads(HERE, gone, "/etc/docker/daemon.json", "/etc/docker/deamon.json") is None
-    assert command_line.reads(Node(str(tmp_path)), me, "/etc/docker/daemon.json", "/etc/docker/deamon.json") is None
+    assert command_line.is_same_file(HERE, gone, "/etc/docker/daemon.json", "/etc/docker/deamon.json") is None
+    assert (
+        command_line.is_same_file(Node(str(tmp_path)), me, "/etc/docker/daemon.json", "/etc/docker/deamon.json") is None
+    )
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become another user")
@@ -161,7 +163,11 @@ def test_a_daemon_that_may_not_be_looked_at_says_nothing(me: Process) -> None:
     child = os.fork()
     if child == 0:  # another user, who may not look through /proc/PID/root
         os.setresuid(65534, 65534, 65534)
-        os._exit(0 if command_line.reads(HERE, me, "/etc/docker/daemon.json", "/etc/docker/deamon.json") is None else 1)
+        os._exit(
+            0
+            if command_line.is_same_file(HERE, me, "/etc/docker/daemon.json", "/etc/docker/deamon.json") is None
+            else 1
+        )
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
@@ -171,11 +177,11 @@ def test_a_root_file_that_crio_does_not_read_and_whose_folder_has_no_effect_eith
     for name in ("etc/crio.conf.d", "typo"):
         (tmp_path / name).mkdir(parents=True)
     arguments = ("crio", "--config", f"{tmp_path}/etc/crio.conf", "--config-dir", f"{tmp_path}/etc/crio.conf.d")
-    live = Live("1.34.0", {}, None, Process(me.pid, "crio", me.executable, arguments, me.started, None))
+    live = LiveState("1.34.0", {}, None, Process(me.pid, "crio", me.executable, arguments, me.started, None))
 
     def elsewhere(**named: str) -> str:
         target = EngineTarget(EngineName.CRIO, EngineSettings(**named))  # type: ignore[arg-type]
-        return crio_places.locate(HERE, target, live).elsewhere
+        return crio_places.locate_files(HERE, target, live).elsewhere
 
     assert elsewhere() == elsewhere(config=f"{tmp_path}/etc/crio.conf") == ""
     # nothing is written to the root file: what lies beside it is what counts

@@ -120,7 +120,9 @@ def runtime(request: pytest.FixtureRequest) -> Runtime:
 
 
 def tried(runtime: Runtime, **handlers: bool) -> dict[str, Any]:
-    return cri_canary.tried(functools.partial(cri_child.call, cast("grpc.Channel", runtime)), 30.0, handlers)
+    return cri_canary.try_handlers(
+        functools.partial(cri_child.send_request, cast("grpc.Channel", runtime)), 30.0, handlers
+    )
 
 
 def refusing(method: str, code: grpc.StatusCode, details: str, times: int = 99) -> Callable[[str, Any], Refusal | None]:
@@ -152,7 +154,7 @@ def test_an_engine_that_names_no_image_leaves_all_unknown_and_no_pod(runtime: Ru
 def test_only_a_handler_that_is_to_show_gpus_is_asked_for_them_and_one_without_is_named(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(canaries, "without_gpus", lambda pid: f"the process {pid} has none")
+    monkeypatch.setattr(canaries, "describe_missing_gpus", lambda pid: f"the process {pid} has none")
     assert tried(runtime, nvidia=True, plain=False) == DONE | {"faults": {"nvidia": "the process 7 has none"}}
     variables = [[(each.key, each.value) for each in made.config.envs] for made in runtime.made]
     assert variables == [[("NVIDIA_VISIBLE_DEVICES", "all")], [("NVIDIA_VISIBLE_DEVICES", "void")]]

@@ -27,7 +27,7 @@ AFTER = dump("nvidia", runc="", crun="/usr/bin/crun", **HANDLERS)
 
 
 def losses(after: dict[str, Any], default: str | None = "nvidia") -> list[str]:
-    return reload_method.containerd_losses(BEFORE, after, HANDLERS, default)
+    return reload_method.compare_containerd_dumps(BEFORE, after, HANDLERS, default)
 
 
 def test_a_candidate_that_adds_the_handlers_and_keeps_the_rest_is_good() -> None:
@@ -69,30 +69,30 @@ def play(binary: Path, body: str) -> Programs:
 
 def test_dockerds_reason_is_told_in_its_own_words(binary: Path) -> None:
     programs = play(binary, '! grep -q bogus /dev/stdin || { echo "unknown: bogus" >&2; exit 1; }')
-    assert reload_method.docker_refusal(programs, str(binary), [], b'{"bogus": 1}') == "unknown: bogus"
-    assert reload_method.docker_refusal(programs, str(binary), [], b'{"debug": true}') is None
+    assert reload_method.validate_docker_config(programs, str(binary), [], b'{"bogus": 1}') == "unknown: bogus"
+    assert reload_method.validate_docker_config(programs, str(binary), [], b'{"debug": true}') is None
 
 
 def test_dockerd_is_asked_with_the_flags_that_it_runs_with(binary: Path) -> None:
     programs = play(binary, 'grep -q debug /dev/stdin && { echo "$*" >&2; exit 1; } || exit 0')
-    words = reload_method.docker_refusal(programs, str(binary), ["--debug", "-H", "fd://"], b'{"debug": true}')
+    words = reload_method.validate_docker_config(programs, str(binary), ["--debug", "-H", "fd://"], b'{"debug": true}')
     assert words == "--debug -H fd:// --validate --config-file=/dev/stdin"
 
 
 def test_a_dockerd_that_knows_no_validation_refuses_nothing(binary: Path) -> None:
     programs = play(binary, 'echo "unknown flag: --validate" >&2; exit 125')
-    assert reload_method.docker_refusal(programs, str(binary), [], b'{"bogus": 1}') is None
+    assert reload_method.validate_docker_config(programs, str(binary), [], b'{"bogus": 1}') is None
 
 
 def test_a_binary_that_is_gone_refuses_nothing(binary: Path) -> None:
     programs = Programs(Root("/"))
-    assert reload_method.docker_refusal(programs, f"{binary} (deleted)", [], b"{}") is None
-    assert reload_method.containerd_dump(programs, f"{binary} (deleted)", b"")[0] is None
+    assert reload_method.validate_docker_config(programs, f"{binary} (deleted)", [], b"{}") is None
+    assert reload_method.dump_containerd_config(programs, f"{binary} (deleted)", b"")[0] is None
 
 
 def test_containerd_is_given_the_drop_in_after_the_root(binary: Path) -> None:
     programs = play(binary, "cat")
-    read, words = reload_method.containerd_dump_of_all(
+    read, words = reload_method.dump_containerd_files(
         programs, str(binary), [b"version = 3\n", b"version = 3\nx = 1\n"]
     )
     assert words == ""
@@ -103,13 +103,13 @@ def test_containerd_is_given_the_drop_in_after_the_root(binary: Path) -> None:
 
 def test_containerd_is_asked_for_what_it_makes_of_the_file_and_for_nothing_else(binary: Path) -> None:
     programs = play(binary, """cat >/dev/null; printf 'asked = "%s"' "$*" """)
-    read, _ = reload_method.containerd_dump(programs, str(binary), b"")
+    read, _ = reload_method.dump_containerd_config(programs, str(binary), b"")
     assert read == {"asked": "--config /dev/stdin config dump"}
 
 
 def test_output_that_is_no_toml_is_no_answer(binary: Path) -> None:
     programs = play(binary, "cat >/dev/null; echo '{'")
-    assert reload_method.containerd_dump(programs, str(binary), b"")[0] is None
+    assert reload_method.dump_containerd_config(programs, str(binary), b"")[0] is None
 
 
 GENERATED = b"""version = 3
@@ -138,17 +138,19 @@ GENERATED = b"""version = 3
     ],
 )
 def test_the_line_that_the_binary_points_at_is_shown_as_nobody_else_could_look_it_up(words: str, line: int) -> None:
-    said = reload_method.shown(words, GENERATED)
+    said = reload_method.format_message(words, GENERATED)
     assert said.endswith(f"; line {line} of what it was given: BinaryName = /usr/bin/runc")
 
 
 def test_of_the_line_that_is_pointed_at_a_secret_is_masked_and_its_name_is_not() -> None:
-    said = reload_method.shown("containerd: failed to load TOML: /dev/stdin: (4, 25): parsing error", GENERATED)
+    said = reload_method.format_message(
+        "containerd: failed to load TOML: /dev/stdin: (4, 25): parsing error", GENERATED
+    )
     assert said.endswith('line 4 of what it was given: token = "****" ****')
     assert "also-secret" not in said
 
 
 @pytest.mark.parametrize("words", ["it ended with 1", "(0, 1): parsing error", "(99, 1): parsing error", ""])
 def test_words_that_point_at_no_line_are_shown_alone(words: str) -> None:
-    assert reload_method.shown(words, GENERATED) == words
-    assert reload_method.shown("(3, 1): parsing error") == "(3, 1): parsing error"
+    assert reload_method.format_message(words, GENERATED) == words
+    assert reload_method.format_message("(3, 1): parsing error") == "(3, 1): parsing error"

@@ -32,7 +32,7 @@ def test_the_engines_own_search_path_counts(place: Path) -> None:
             wait_until_it_shows(engine.pid, "sleep")
             process = processes.inspect_process(engine.pid)
             assert process is not None
-            found = command_line.absolute(Node("/"), ("youki", "/opt/own", "gone"), FOLDER, process)
+            found = command_line.locate_low_level_runtimes(Node("/"), ("youki", "/opt/own", "gone"), FOLDER, process)
         finally:
             engine.kill()
     assert found[:4] == (f"{place}/bin/youki", "/opt/own", "gone", f"{place}/bin/runc")
@@ -42,10 +42,10 @@ def test_without_a_process_the_nodes_usual_folders_count(tmp_path: Path) -> None
     program = tmp_path / "usr" / "sbin" / "runc"
     program.parent.mkdir(parents=True)
     program.touch(0o755)
-    assert command_line.absolute(Node(str(tmp_path)), (), FOLDER, None) == ("/usr/sbin/runc",)
+    assert command_line.locate_low_level_runtimes(Node(str(tmp_path)), (), FOLDER, None) == ("/usr/sbin/runc",)
 
 
 def test_a_process_that_is_gone_is_no_error(tmp_path: Path) -> None:
     gone = processes.Process(2**22 + 1, "dockerd", "/usr/bin/dockerd", (), 1.0, None)
     assert not os.path.exists(f"/proc/{gone.pid}")
-    assert command_line.absolute(Node(str(tmp_path)), ("own",), FOLDER, gone) == ("own",)
+    assert command_line.locate_low_level_runtimes(Node(str(tmp_path)), ("own",), FOLDER, gone) == ("own",)

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.engines.api import EngineSilentError, LiveState
 from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.common.serving import EngineBrokenError
 from toolkit_installer.engines.registry import usual_row
@@ -41,7 +41,9 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     script.write_text(SLEEP)
 
     def ours(names: frozenset[str]) -> list[processes.Process]:
-        return [process for process in processes.named(names) if process.pid in {child.pid for child in children}]
+        return [
+            process for process in processes.find_by_name(names) if process.pid in {child.pid for child in children}
+        ]
 
     monkeypatch.setattr(serving, "named", ours)
 
@@ -65,7 +67,7 @@ def node() -> Node:
 
 
 def found(node: Node, engine: EngineName, path: Path) -> int | None:
-    process = serving.process_of(node, engine, str(path))
+    process = serving.find_process(node, engine, str(path))
     return None if process is None else process.pid
 
 
@@ -126,8 +128,8 @@ def test_a_socket_is_the_same_through_another_name_of_its_folder(
 def test_a_process_tells_the_sockets_that_it_has_bound(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "made.sock"))
-        assert str(tmp_path / "made.sock") in (descriptors.bound(os.getpid()) or [])
-    assert descriptors.bound(2**22 + 1) is None
+        assert str(tmp_path / "made.sock") in (descriptors.list_bound_sockets(os.getpid()) or [])
+    assert descriptors.list_bound_sockets(2**22 + 1) is None
 
 
 def test_a_process_of_another_node_is_not_this_ones(start: Callable[..., int], tmp_path: Path) -> None:
@@ -145,18 +147,18 @@ class Player:
     broken: bool = False
     asked: int = 0
 
-    def ask(self, _node: Node, socket: str, _seconds: float) -> Live:
+    def ask(self, _node: Node, socket: str, _seconds: float) -> LiveState:
         self.asked += 1
         if self.broken:
             raise EngineBrokenError("UNIMPLEMENTED", path=socket)
         if self.asked <= self.silent:
             raise EngineSilentError("connection refused", path=socket)
-        return Live("1.0", {}, None)
+        return LiveState("1.0", {}, None)
 
 
-def waited(player: Player, node: Node, socket: str, seconds: float) -> Live:
+def waited(player: Player, node: Node, socket: str, seconds: float) -> LiveState:
     engine: Any = player  # it has of an engine what is used here
-    return serving.wait(engine, node, socket, seconds)
+    return serving.wait_for_engine(engine, node, socket, seconds)
 
 
 def test_a_starting_engine_is_waited_for(node: Node, start: Callable[..., int], tmp_path: Path) -> None:

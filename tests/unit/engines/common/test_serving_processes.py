@@ -18,7 +18,7 @@ import pytest
 
 from tests.support import wiping
 from tests.unit.started import Started
-from toolkit_installer.engines.api import EngineSilentError, Live
+from toolkit_installer.engines.api import EngineSilentError, LiveState
 from toolkit_installer.engines.common import serving
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
@@ -44,7 +44,7 @@ def own_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     me = os.getpid()  # of a fork these are to be seen as well
     started = Path(f"/proc/{me}/task/{me}/children")
-    monkeypatch.setattr(processes, "pids", lambda: [me, *map(int, started.read_text().split())])
+    monkeypatch.setattr(processes, "list_pids", lambda: [me, *map(int, started.read_text().split())])
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_a_container_that_was_started_through_our_handler_holds_the_toolkit(
 ) -> None:
     # the runtime exists neither here nor there, so it cannot be told apart
     pid = start("containerd-shim-runc-v2", folder=bundle(tmp_path, "c0ffee"))
-    (held,) = toolkit_users.holders(node, TOOLKIT)
+    (held,) = toolkit_users.list_users(node, TOOLKIT)
     assert held == f"the container c0ffee (PID {pid}) runs with {RUNTIME}"
 
 
@@ -90,7 +90,7 @@ def test_a_shim_whose_folder_the_kernel_does_not_show_may_hold_the_toolkit(
         return real(path, *arguments, **options)
 
     monkeypatch.setattr(os, call, forbidden)
-    (held,) = toolkit_users.holders(node, TOOLKIT)
+    (held,) = toolkit_users.list_users(node, TOOLKIT)
     assert held == f"the container of PID {pid} (this user may not look, root may) may run with it"
 
 
@@ -106,9 +106,9 @@ def test_a_monitor_that_may_not_be_asked_may_hold_the_toolkit(
             raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), path)
         return real(path, flags, mode, dir_fd=dir_fd)
 
-    assert toolkit_users.holders(node, TOOLKIT) == []
+    assert toolkit_users.list_users(node, TOOLKIT) == []
     monkeypatch.setattr(os, "open", forbidden)
-    (held,) = toolkit_users.holders(node, TOOLKIT)
+    (held,) = toolkit_users.list_users(node, TOOLKIT)
     assert held == f"the container of PID {pid} (this user may not look, root may) may run with it"
 
 
@@ -123,7 +123,7 @@ def test_who_holds_the_toolkit_is_told_by_pod_and_namespace(node: Node, start: S
         more = {"io.kubernetes.cri.container-name": "cuda"} if name == "worker" else {}
         (folder / "config.json").write_text(json.dumps({"annotations": POD | more}))
     pid = start("containerd-shim-runc-v2", folder=place)
-    pod, worker = toolkit_users.holders(node, TOOLKIT)
+    pod, worker = toolkit_users.list_users(node, TOOLKIT)
     assert pod == f"the container pod of pod research/train-0 (PID {pid}) runs with {RUNTIME}"
     assert "the container worker of pod research/train-0 (cuda) (its bundle is there)" in worker
 
@@ -133,14 +133,14 @@ def test_the_pod_of_a_container_that_crio_watches_is_told(node: Node, start: Sta
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"annotations": POD_OF_CRIO}))
     pid = start("conmon", "-b", str(folder), "-c", "c0ffee", "-r", RUNTIME)
-    (held,) = toolkit_users.holders(node, TOOLKIT)
+    (held,) = toolkit_users.list_users(node, TOOLKIT)
     assert held == f"the container c0ffee of pod research/train-0 (PID {pid}) runs with {RUNTIME}"
 
 
 def test_the_pod_of_a_container_without_shim_and_engine_is_told(node: Node) -> None:
     folder = bundle(Path(node.root.folder) / "run/containerd" / TASKS, "orphan")
     (folder / "config.json").write_text(json.dumps({"annotations": POD}))
-    (held,) = toolkit_users.holders(node, TOOLKIT)
+    (held,) = toolkit_users.list_users(node, TOOLKIT)
     assert held.startswith("the container orphan of pod research/train-0 (its bundle ")
 
 
@@ -151,14 +151,14 @@ def test_the_pod_of_a_container_without_shim_and_engine_is_told(node: Node) -> N
 )
 def test_an_ordinary_container_holds_nothing(node: Node, start: Started, tmp_path: Path, runtime: str) -> None:
     start("containerd-shim-runc-v2", folder=bundle(tmp_path, "c0ffee", runtime))
-    assert toolkit_users.holders(node, TOOLKIT) == []
+    assert toolkit_users.list_users(node, TOOLKIT) == []
 
 
 def test_a_container_of_another_node_with_the_same_paths_holds_nothing(
     node: Node, start: Started, tmp_path: Path
 ) -> None:
     start("containerd-shim-runc-v2", folder=bundle(tmp_path / TASKS, "c0ffee", sys.executable))
-    assert toolkit_users.holders(node, str(Path(sys.executable).parent)) == []
+    assert toolkit_users.list_users(node, str(Path(sys.executable).parent)) == []
 
 
 def test_each_container_of_a_pod_is_named_though_they_share_a_shim(node: Node, start: Started, tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_each_container_of_a_pod_is_named_though_they_share_a_shim(node: Node, s
     pid = start("containerd-shim-runc-v2", folder=bundle(tasks, "pod"))
     bundle(tasks, "worker")
     bundle(tasks, "ordinary", "/usr/bin/runc")
-    pod, worker = toolkit_users.holders(node, TOOLKIT)
+    pod, worker = toolkit_users.list_users(node, TOOLKIT)
     assert f"the container pod (PID {pid})" in pod
     assert "the container worker (" in worker
 
@@ -175,7 +175,7 @@ def test_a_shim_that_has_not_started_its_container_yet_holds_nothing(
     node: Node, start: Started, tmp_path: Path
 ) -> None:
     start("containerd-shim-runc-v2", "-namespace", "k8s.io", "start", folder=tmp_path / TASKS / "k8s.io" / "soon")
-    assert toolkit_users.holders(node, TOOLKIT) == []
+    assert toolkit_users.list_users(node, TOOLKIT) == []
 
 
 @pytest.mark.parametrize("state", toolkit_users.STATE_FOLDERS)
@@ -184,7 +184,7 @@ def test_a_container_whose_shim_and_engine_are_gone_holds_the_toolkit_that_delet
     bundle(tasks, "orphan")
     bundle(tasks, "ordinary", "runc")
     (tasks / "k8s.io" / "begun").mkdir()
-    (held,) = toolkit_users.holders(node, TOOLKIT)
+    (held,) = toolkit_users.list_users(node, TOOLKIT)
     assert held == f"the container orphan (its bundle {state}/{TASKS}/k8s.io/orphan is there) runs with {RUNTIME}"
 
 
@@ -207,14 +207,14 @@ def test_a_container_of_an_old_shim_that_does_not_tell_its_runtime_holds_the_too
     node: Node, start: Started, old_shim: str, root: tuple[str, ...]
 ) -> None:
     pid = start(old_shim, *OLD_SHIM, *root)
-    assert toolkit_users.holders(node, TOOLKIT) == [f"the container c0ffee (PID {pid}) may run with it"]
+    assert toolkit_users.list_users(node, TOOLKIT) == [f"the container c0ffee (PID {pid}) may run with it"]
 
 
 def test_a_container_of_an_old_shim_that_docker_gave_to_runc_holds_nothing(
     node: Node, start: Started, old_shim: str
 ) -> None:
     start(old_shim, *OLD_SHIM, "-runtime-root", "/var/run/docker/runtime-runc")
-    assert toolkit_users.holders(node, TOOLKIT) == []
+    assert toolkit_users.list_users(node, TOOLKIT) == []
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_a_container_of_an_old_shim_that_docker_gave_to_runc_holds_nothing(
 )
 def test_a_conmon_holds_the_toolkit_for_its_container(node: Node, start: Started, arguments: tuple[str, ...]) -> None:
     pid = start("conmon", *arguments)
-    assert toolkit_users.holders(node, TOOLKIT) == [f"the container abc (PID {pid}) runs with {RUNTIME}"]
+    assert toolkit_users.list_users(node, TOOLKIT) == [f"the container abc (PID {pid}) runs with {RUNTIME}"]
 
 
 @pytest.mark.parametrize("name", ["conmon", "containerd-shim-runc-v2"])
@@ -237,7 +237,7 @@ def test_what_watches_a_container_and_has_wiped_its_command_line_may_hold_the_to
     while " S " not in Path(f"/proc/{pid}/stat").read_text():
         time.sleep(0.001)  # its interpreter still reads its arguments until it waits
     wiping.wipe(pid, name)
-    (held,) = toolkit_users.holders(node, TOOLKIT)
+    (held,) = toolkit_users.list_users(node, TOOLKIT)
     assert held == f"the container of PID {pid} (whose command line is wiped) may run with it"
 
 
@@ -248,10 +248,10 @@ class Adapter:
     answers: str
     runs: str
 
-    def ask(self, _node: Node, socket: str, _seconds: float) -> Live:
+    def ask(self, _node: Node, socket: str, _seconds: float) -> LiveState:
         if socket != self.answers:
             raise EngineSilentError("no HTTP/2", path=socket)
-        return Live("2.1", {"gpu": self.runs}, None, processes.inspect_process(os.getpid()))
+        return LiveState("2.1", {"gpu": self.runs}, None, processes.inspect_process(os.getpid()))
 
 
 @pytest.mark.parametrize(
@@ -268,9 +268,9 @@ def test_an_engine_with_a_wiped_command_line_and_an_odd_socket_is_asked_on_each_
     node: Node, monkeypatch: pytest.MonkeyPatch, sockets: list[str], answers: str, runs: str, held: str | None
 ) -> None:
     me = processes.inspect_process(os.getpid())
-    monkeypatch.setattr(serving, "unnamed", lambda _: iter([(EngineName.CONTAINERD, me, sockets)]))
+    monkeypatch.setattr(serving, "find_unnamed_engines", lambda _: iter([(EngineName.CONTAINERD, me, sockets)]))
     monkeypatch.setattr(toolkit_users, "adapter_of", lambda _: Adapter(answers, runs))
-    found = toolkit_users._unseen(node, TOOLKIT)
+    found = toolkit_users._find_hidden_offers(node, TOOLKIT)
     assert len(found) == (held is not None)
     assert all(words.endswith(held or "") for words in found)
 
@@ -280,7 +280,7 @@ def test_a_conmon_that_runs_something_else_holds_nothing(
     node: Node, start: Started, arguments: tuple[str, ...]
 ) -> None:
     start("conmon", *arguments)
-    assert toolkit_users.holders(node, TOOLKIT) == []
+    assert toolkit_users.list_users(node, TOOLKIT) == []
 
 
 def test_a_cdi_specification_that_names_the_toolkit_holds_it(node: Node) -> None:
@@ -289,7 +289,7 @@ def test_a_cdi_specification_that_names_the_toolkit_holds_it(node: Node) -> None
     (folder / "nvidia.yaml").write_text(f"hooks: [{{path: {TOOLKIT}/nvidia-cdi-hook}}]")
     (folder / "other.json").write_text('{"path": "/usr/bin/nvidia-cdi-hook"}')
     (folder / "notes.txt").write_text(f"{TOOLKIT}/nvidia-cdi-hook")
-    (held,) = toolkit_users.holders(node, TOOLKIT)
+    (held,) = toolkit_users.list_users(node, TOOLKIT)
     assert "/etc/cdi/nvidia.yaml" in held
 
 
@@ -298,7 +298,7 @@ def test_a_cdi_specification_that_is_too_large_to_read_holds_the_toolkit_and_fai
     folder.mkdir(parents=True)
     with (folder / "large.json").open("wb") as file:
         file.truncate(1 << 30)
-    (held,) = toolkit_users.holders(node, TOOLKIT)
+    (held,) = toolkit_users.list_users(node, TOOLKIT)
     assert "/var/run/cdi/large.json cannot be read" in held
 
 
@@ -308,11 +308,11 @@ def test_what_only_the_hosts_root_shows_holds_the_toolkit_too(tmp_path: Path) ->
         (root / "etc/cdi").mkdir(parents=True)
     (host / "etc/cdi/nvidia.yaml").write_text(f"path: {TOOLKIT}/nvidia-cdi-hook")
     bundle(host / "run/containerd" / TASKS, "orphan")
-    orphan, specification = toolkit_users.holders(Node(str(seen), str(host)), TOOLKIT)
+    orphan, specification = toolkit_users.list_users(Node(str(seen), str(host)), TOOLKIT)
     assert "the container orphan" in orphan
     assert "/etc/cdi/nvidia.yaml" in specification
     shutil.rmtree(host)
-    assert toolkit_users.holders(Node(str(seen), str(host)), TOOLKIT) == []
+    assert toolkit_users.list_users(Node(str(seen), str(host)), TOOLKIT) == []
 
 
 def test_bundles_that_this_user_may_not_look_at_hold_the_toolkit_rather_than_fail_the_cleanup(
@@ -324,7 +324,7 @@ def test_bundles_that_this_user_may_not_look_at_hold_the_toolkit_rather_than_fai
         return []
 
     monkeypatch.setattr(Reader, "list", refused)
-    assert toolkit_users.holders(node, TOOLKIT) == [
+    assert toolkit_users.list_users(node, TOOLKIT) == [
         "the container below /run/docker/containerd/daemon (this user may not look there, root may) may run with it"
     ]
 
@@ -340,7 +340,7 @@ def test_an_engine_whose_socket_this_user_may_not_look_at_holds_the_toolkit_rath
         return canonical(reader, path)
 
     monkeypatch.setattr(Reader, "canonical", refused)
-    assert toolkit_users.held(node, TOOLKIT, ())
+    assert toolkit_users.is_still_needed(node, TOOLKIT, ())
     said = logged.getvalue()
     assert "containerd may listen on /run/containerd/containerd.sock (this user may not look there" in said
 
@@ -364,7 +364,7 @@ def seen_by_nobody(node: Node) -> list[str]:
     if child == 0:
         try:
             os.setuid(_NOBODY)
-            os.write(writing, json.dumps(toolkit_users.holders(node, TOOLKIT)).encode())
+            os.write(writing, json.dumps(toolkit_users.list_users(node, TOOLKIT)).encode())
         finally:
             os._exit(0)
     os.close(writing)

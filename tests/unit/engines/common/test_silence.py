@@ -52,7 +52,7 @@ def listening(tmp_path: Path) -> Iterator[socket.socket]:
     ids=["plain", "wrapped", "wrapped twice", "too late", "too late for a library", "our own", "without a word"],
 )
 def test_an_error_that_libraries_have_wrapped_is_said_in_words(error: BaseException, words: str) -> None:
-    assert serving.words(error, urllib3.exceptions.TimeoutError) == words
+    assert serving.describe_error(error, urllib3.exceptions.TimeoutError) == words
 
 
 @pytest.mark.parametrize(
@@ -67,13 +67,13 @@ def test_an_error_that_libraries_have_wrapped_is_said_in_words(error: BaseExcept
     ids=["refused", "reset", "too late", "the engine's own", "no CRI"],
 )
 def test_what_grpc_says_of_a_socket_is_said_in_words_and_what_the_engine_says_is_left(said: str, words: str) -> None:
-    assert cri.plain(said) == words
+    assert cri.simplify_error(said) == words
 
 
 def test_a_dockerd_that_accepts_and_says_nothing_is_said_to_be_late(tmp_path: Path, listening: socket.socket) -> None:
     listening.listen()
     with pytest.raises(NoAnswerError) as found:
-        docker.info(Node.open(str(tmp_path), "/host").root, SOCKET, 0.2)
+        docker.query_info(Node.open(str(tmp_path), "/host").root, SOCKET, 0.2)
     assert found.value.reason == SILENCE
 
 
@@ -89,9 +89,9 @@ def test_a_dockerd_that_accepts_and_says_nothing_is_said_to_be_late(tmp_path: Pa
 def test_where_to_look_is_the_unit_of_the_engine_as_far_as_it_is_known(
     monkeypatch: pytest.MonkeyPatch, unit: str | None, known: tuple[str, ...], expected: str | None
 ) -> None:
-    monkeypatch.setattr(serving, "process_of", lambda *_: SimpleNamespace(unit=unit) if unit else None)
+    monkeypatch.setattr(serving, "find_process", lambda *_: SimpleNamespace(unit=unit) if unit else None)
     node: Any = SimpleNamespace(services=SimpleNamespace(knows=lambda each: each in known))
-    assert serving.unit_of(node, EngineName.DOCKER, "/var/run/docker.sock") == expected
+    assert serving.find_unit(node, EngineName.DOCKER, "/var/run/docker.sock") == expected
 
 
 def test_once_an_engine_was_silent_its_process_is_looked_for_anew(
@@ -104,7 +104,7 @@ def test_once_an_engine_was_silent_its_process_is_looked_for_anew(
         looks.append("a look")
         return []
 
-    monkeypatch.setattr(processes, "pids", pids)
+    monkeypatch.setattr(processes, "list_pids", pids)
 
     class Silent:
         name = EngineName.DOCKER
@@ -115,8 +115,8 @@ def test_once_an_engine_was_silent_its_process_is_looked_for_anew(
 
     engine: Any = Silent()
     node = Node.open(str(tmp_path), "/host")
-    with processes.one_look():
+    with processes.cache_names():
         processes.names()
-        assert serving.heard(engine, node, SOCKET, 1)[0] is None
-        serving.process_of(node, EngineName.DOCKER, SOCKET)
+        assert serving.query_engine(engine, node, SOCKET, 1)[0] is None
+        serving.find_process(node, EngineName.DOCKER, SOCKET)
     assert looks == ["a look", "asked", "a look"]

@@ -36,8 +36,8 @@ def test_it_is_one_whose_socket_pid_1_holds_and_that_has_no_process(
         return held
 
     monkeypatch.setattr(serving, "bound", bound)
-    monkeypatch.setattr(serving, "process_of", lambda *_: object() if runs else None)
-    assert serving.starts_when_asked(NODE, EngineName.DOCKER, SOCKET) is expected
+    monkeypatch.setattr(serving, "find_process", lambda *_: object() if runs else None)
+    assert serving.is_socket_activated(NODE, EngineName.DOCKER, SOCKET) is expected
     assert asked == [1]
 
 
@@ -56,15 +56,15 @@ def test_a_report_asks_no_engine_where_that_would_start_one_and_says_which(
     recorded: Any = SimpleNamespace(
         asked=lambda: [SimpleNamespace(name=EngineName.CONTAINERD, socket="/run/a.sock")],
     )
-    monkeypatch.setattr(serving, "starts_when_asked", lambda _node, _engine, socket: socket in stopped)
-    said = support_bundle.would_be_started(NODE, Settings(), recorded)
+    monkeypatch.setattr(serving, "is_socket_activated", lambda _node, _engine, socket: socket in stopped)
+    said = support_bundle.explain_blocked_queries(NODE, Settings(), recorded)
     wanted = f"the engine on {named} does not run, and systemd would start it for whoever asks it"
     assert said == (wanted if named is not None else None)
 
 
 def test_the_docker_that_was_named_is_the_one_that_would_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "starts_when_asked", lambda *_: True)
+    monkeypatch.setattr(serving, "is_socket_activated", lambda *_: True)
     settings = Settings(engine=EngineSettings(socket="/srv/docker.sock"))
-    said = support_bundle.would_be_started(NODE, settings, None)
+    said = support_bundle.explain_blocked_queries(NODE, settings, None)
     assert said is not None
     assert said.startswith("the engine on /srv/docker.sock does not run")

@@ -20,7 +20,7 @@ from tests.support.containerd_cases import (
     taken_back,
 )
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import ABSENT, Table, lookup, same
+from toolkit_installer.documents.changes import ABSENT, Table, is_same, lookup
 from toolkit_installer.errors import ConfigurationError
 
 INSTALLED = [case for case in cases() if not case.refused]
@@ -72,7 +72,7 @@ def test_after_somebody_elses_edit_nothing_of_ours_is_left_and_nothing_of_theirs
     assert edited
     for before, left in edited.values():
         assert left is not None
-        assert same(meaning(left), {**meaning(before), **THEIRS})
+        assert is_same(meaning(left), {**meaning(before), **THEIRS})
         assert FIRST_OF_THEIRS in left
         assert LAST_OF_THEIRS in left
 
@@ -105,7 +105,7 @@ def test_our_default_of_old_containerd_goes_also_where_somebody_added_a_key_to_i
         if edited and old is not ABSENT:  # theirs before us, and theirs again: with what they added
             assert now == {**old, "privileged_without_host_devices": True}
         else:
-            assert same(meaning(left), meaning(before))
+            assert is_same(meaning(left), meaning(before))
 
 
 def meaning(text: bytes | None) -> Table:

@@ -11,20 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, lookup, same
-from toolkit_installer.engines.api import DesiredState, EngineFile, Live, Recorded
+from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, is_same, lookup
+from toolkit_installer.engines.api import DesiredState, EngineFile, LiveState, RecordedFile
 from toolkit_installer.engines.containerd import config as containerd_config
 from toolkit_installer.engines.containerd import config as containerd_sources
 from toolkit_installer.engines.containerd import tables as containerd_tables
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.engine import Containerd
-from toolkit_installer.engines.containerd.files import Imported
+from toolkit_installer.engines.containerd.files import ImportedFile
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection as Inspection
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.node.reading import FileIdentity, Found, Metadata
 from toolkit_installer.receipt.memory import digest_of
 from toolkit_installer.settings import EngineName, EngineSettings
 
@@ -74,7 +74,7 @@ def with_us(base: bytes, version: int, default: str | None = "nvidia") -> tuple[
     made = containerd_config.entries(containerd_sources.base_runtime(document, plugin), plugin, HANDLERS)
     built_in = lookup(document, (*TABLE[version], "runtimes")) is ABSENT
     part = Part(plugin, made, default, built_in=built_in)
-    return containerd_config.with_us(base, [part], None if document else version)
+    return containerd_config.add_parts(base, [part], None if document else version)
 
 
 def meaning(text: bytes) -> dict[str, Any]:
@@ -91,7 +91,7 @@ def test_installed_every_runtime_that_was_effective_still_is(made: tuple[bytes, 
     after = lookup(meaning(text), (*table, "runtimes"))
     effective = {"runc": BUILT_IN[version]} if before is ABSENT else before
     for name, entry in effective.items():
-        assert name == "nvidia" or same(after[name], entry)
+        assert name == "nvidia" or is_same(after[name], entry)
     for handler in HANDLERS:
         assert after[handler.name]["options"]["BinaryName"] == handler.executable
         assert after[handler.name]["runtime_type"] == "io.containerd.runc.v2"
@@ -106,7 +106,7 @@ def test_taken_out_again_the_file_means_what_it_meant_and_has_its_comments(
     base, version = made
     text, ownership = with_us(base, version, default)
     without, left = containerd_config.without_us(text, ownership, FOLDER)
-    assert same(meaning(without), meaning(base))
+    assert is_same(meaning(without), meaning(base))
     assert without.count(b"#") == base.count(b"#")
     assert left == ()
 
@@ -136,7 +136,7 @@ def test_an_operators_edit_meanwhile_is_all_that_is_left_of_the_difference(
         assert lookup(meaning(base), runtimes) is ABSENT
         assert edit[0] == "a runtime of theirs"
         got = toml_document.parse(toml_document.edit(without, [Remove((*runtimes, "runc"))], marker=""))
-    assert same(got, expected)
+    assert is_same(got, expected)
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -216,9 +216,9 @@ def test_runc_as_default_is_the_operators_choice_also_where_only_we_named_runc(v
 
 def test_an_import_is_added_once_and_taken_out_alone() -> None:
     base = b"version = 3\nimports = ['/etc/a.toml'] # theirs\n"
-    text, ownership = containerd_config.with_import(base, "/etc/b.toml")
+    text, ownership = containerd_config.add_import(base, "/etc/b.toml")
     assert meaning(text)["imports"] == ["/etc/a.toml", "/etc/b.toml"]
-    assert containerd_config.with_import(text, "/etc/b.toml") == (text, Ownership())
+    assert containerd_config.add_import(text, "/etc/b.toml") == (text, Ownership())
     edited = toml_document.edit(text, [Set(("imports",), ["/etc/b.toml", "/etc/c.toml"])], marker="")
     without, _ = containerd_config.without_us(edited, ownership, FOLDER)
     assert meaning(without)["imports"] == ["/etc/c.toml"]
@@ -228,12 +228,12 @@ def test_an_import_is_added_once_and_taken_out_alone() -> None:
 
 
 def file(role: str, path: str, content: bytes | None) -> EngineFile:
-    found = None if content is None else Found(path, content, Metadata(0o644, 0, 0), Identity(1, 2, 3, 4, 5))
+    found = None if content is None else Found(path, content, Metadata(0o644, 0, 0), FileIdentity(1, 2, 3, 4, 5))
     return EngineFile(role, path, found)
 
 
 def goals(root: bytes | None, release: str | None, drop_in: bytes | None = None) -> DesiredState:
-    live = None if release is None else Live(release, {"runc": None}, "runc")
+    live = None if release is None else LiveState(release, {"runc": None}, "runc")
     files = (
         file(ROOT_ROLE, "/etc/containerd/config.toml", root),
         file(DROP_IN_ROLE, "/etc/containerd/conf.d/99-nvidia.toml", drop_in),
@@ -280,10 +280,10 @@ def test_an_untouched_drop_in_of_ours_goes_and_so_does_an_older_installers() -> 
     made = goals(ROOT_3, "v2.1.4")
     text = made.files[0].target or b""
     adapter, ours = Containerd(), file(DROP_IN_ROLE, "/d", text)
-    remembered = Recorded(None, frozenset({digest_of(text)}), made.files[0].ownership)
+    remembered = RecordedFile(None, frozenset({digest_of(text)}), made.files[0].ownership)
     assert adapter.without_us(ours, remembered, FOLDER).base is None
     theirs = file(DROP_IN_ROLE, "/d", text.replace(b"# Added by toolkit-installer", b"# Written by something else"))
-    assert adapter.without_us(theirs, Recorded(), FOLDER).base is None
+    assert adapter.without_us(theirs, RecordedFile(), FOLDER).base is None
 
 
 def test_a_root_that_is_not_there_is_made_for_the_daemon_that_runs() -> None:
@@ -298,7 +298,7 @@ def test_a_relative_import_is_looked_for_beside_the_file_that_the_daemon_was_sta
     root = b'imports = ["conf.d/*.toml"]\n' + ROOT_3
     path = "/srv/containerd/conf.d/99-nvidia.toml"
     files = (file(ROOT_ROLE, "/srv/containerd/config.toml", root), file(DROP_IN_ROLE, path, None))
-    live = Live("v2.1.4", {"runc": None}, "runc")
+    live = LiveState("v2.1.4", {"runc": None}, "runc")
     request = Request(EngineTarget(EngineName.CONTAINERD, EngineSettings(drop_in=path)), HANDLERS, "nvidia", FOLDER)
     made = Containerd().desired(Inspection("/s", files, live), request, {})
     assert {goal.role: goal.target for goal in made.files}[ROOT_ROLE] == root  # imported already: nothing to add
@@ -320,7 +320,7 @@ def test_for_a_daemon_of_version_1_that_does_not_run_its_own_table_alone_is_writ
     )
 
 
-OTHERS = Imported(
+OTHERS = ImportedFile(
     "/srv/other.conf", "/srv/other.conf", b"version = 2\n[debug]\nlevel = 'info'\n", file="/srv/other.conf"
 )
 
@@ -329,7 +329,7 @@ OTHERS = Imported(
 def test_an_imported_file_that_cannot_be_edited_and_says_nothing_of_runtimes_is_no_obstacle(
     release: str | None,
 ) -> None:
-    live = None if release is None else Live(release, {"runc": None}, "runc")
+    live = None if release is None else LiveState(release, {"runc": None}, "runc")
     root = ROOT_2 + b"\n"
     files = (file(ROOT_ROLE, "/etc/containerd/config.toml", root), file(DROP_IN_ROLE, "/d/99-nvidia.toml", None))
     request = Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia", FOLDER)
@@ -344,7 +344,7 @@ def test_an_imported_file_that_has_the_runtimes_and_cannot_be_edited_is_named() 
         file(DROP_IN_ROLE, "/d/99-nvidia.toml", None),
     )
     request = Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia", FOLDER)
-    live = Live("1.7.24", {"runc": None}, "runc")
+    live = LiveState("1.7.24", {"runc": None}, "runc")
     with pytest.raises(ConfigurationError, match=r"cannot be changed from here: its name has no \.toml") as refused:
         Containerd().desired(Inspection("/s", files, live, graph=(theirs,)), request, {})
     assert refused.value.path == "/srv/other.conf"
@@ -363,8 +363,8 @@ def test_a_drop_in_with_an_nvidia_runtime_elsewhere_is_not_ours_alone(others: tu
     table = "plugins.'io.containerd.grpc.v1.cri'.containerd.runtimes"
     paths = (f"{FOLDER}/nvidia-container-runtime", *others)
     lines = [f"[{table}.r{at}.options]\nBinaryName = '{path}'" for at, path in enumerate(paths)]
-    assert containerd_config.ours_alone("\n".join(lines).encode(), FOLDER) is alone
-    assert not containerd_config.ours_alone("\n".join(lines[1:]).encode(), FOLDER)
+    assert containerd_config.has_only_our_runtimes("\n".join(lines).encode(), FOLDER) is alone
+    assert not containerd_config.has_only_our_runtimes("\n".join(lines[1:]).encode(), FOLDER)
 
 
 MIGRATED_FROM = b"""\
@@ -389,7 +389,7 @@ def migrated(content: bytes) -> bytes:
 def test_what_stood_there_returns_also_under_the_new_name_of_the_table(default: str | None) -> None:
     plugin = containerd_tables.GRPC
     made = containerd_config.entries({}, plugin, HANDLERS)
-    target, ownership = containerd_config.with_us(MIGRATED_FROM, [Part(plugin, made, default)])
+    target, ownership = containerd_config.add_parts(MIGRATED_FROM, [Part(plugin, made, default)])
     now = migrated(target).replace(b'default_runtime_name = "crun"', b'default_runtime_name = "nvidia"')
     left, _ = containerd_config.without_us(now, ownership, FOLDER, MIGRATED_FROM, [each.name for each in HANDLERS])
     assert left.decode() == migrated(MIGRATED_FROM).decode()

@@ -11,26 +11,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import Set, Table, lookup, same
+from toolkit_installer.documents.changes import Set, Table, is_same, lookup
 from toolkit_installer.engines.api import DesiredState, EngineFile
 from toolkit_installer.engines.containerd import templates
 from toolkit_installer.engines.containerd.config import Sources
 from toolkit_installer.engines.containerd.distributions.rancher import DETECTION, template_version
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE as PLAIN_DROP_IN_ROLE
-from toolkit_installer.engines.containerd.inspection import ROOT_ROLE, ContainerdInspection, Placed
+from toolkit_installer.engines.containerd.inspection import ROOT_ROLE, ContainerdInspection, DistributionInspection
 from toolkit_installer.engines.containerd.layouts import (
     DROP_IN_ROLE,
     FILE_ROLE,
     GENERATED_ROLE,
     TEMPLATE_ROLE,
+    AdditionMethod,
     Layout,
-    Way,
 )
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, enable_cdi, shape
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.node.reading import FileIdentity, Found, Metadata
 from toolkit_installer.settings import EngineName, EngineSettings
 
 FOLDER = "/opt/nvidia/toolkit"
@@ -73,7 +73,7 @@ def document(version: int, runtimes: Table, default: str | None) -> bytes:
 
 
 def file(role: str, path: str, content: bytes | None) -> EngineFile:
-    found = None if content is None else Found(path, content, Metadata(0o644, 0, 0), Identity(1, 2, 3, 4, 5))
+    found = None if content is None else Found(path, content, Metadata(0o644, 0, 0), FileIdentity(1, 2, 3, 4, 5))
     return EngineFile(role, path, found)
 
 
@@ -85,7 +85,7 @@ def plainly(content: bytes, request: Request, sources: Sources) -> DesiredState:
 
 
 def placed(  # one distribution, as it was found
-    content: bytes, request: Request, sources: Sources, way: Way, template: bytes | None = None, **more: Any
+    content: bytes, request: Request, sources: Sources, way: AdditionMethod, template: bytes | None = None, **more: Any
 ) -> DesiredState:
     """Return what is added beside the file of the same content that a distribution made."""
     version = toml_document.parse(content).get("version", 1)
@@ -96,7 +96,9 @@ def placed(  # one distribution, as it was found
         file(FILE_ROLE if layout.in_place else DROP_IN_ROLE, layout.drop_in, content if layout.in_place else None),
         file(TEMPLATE_ROLE, layout.template or "", template),
     )
-    inspection = ContainerdInspection("/s", files, None, placed=Placed(layout, content), sources=sources)
+    inspection = ContainerdInspection(
+        "/s", files, None, placed=DistributionInspection(layout, content), sources=sources
+    )
     return Containerd().desired(inspection, request, {})
 
 
@@ -115,12 +117,12 @@ def tables(document: Mapping[str, Any], version: int, request: Request) -> dict[
 def everywhere(content: bytes, request: Request, sources: Sources) -> list[dict[str, Any]]:
     """Return the handlers' tables, made in each of the ways."""
     version = toml_document.parse(content).get("version", 1)
-    drop_in = target(placed(content, request, sources, Way.DROP_IN), DROP_IN_ROLE)
-    template = target(placed(content, request, sources, Way.TEMPLATE), TEMPLATE_ROLE)
+    drop_in = target(placed(content, request, sources, AdditionMethod.DROP_IN), DROP_IN_ROLE)
+    template = target(placed(content, request, sources, AdditionMethod.TEMPLATE), TEMPLATE_ROLE)
     documents = [
         toml_document.parse(target(plainly(content, request, sources), ROOT_ROLE)),
         toml_document.parse(drop_in),
-        templates.meaning(template, frozenset()),
+        templates.parse_block(template, frozenset()),
     ]
     return [tables(each, version, request) for each in documents]
 
@@ -134,7 +136,7 @@ def made(version: int, runtimes: Table, *, sources: Sources | None = None, **ask
         FOLDER,
     )
     first, *others = everywhere(document(version, runtimes, "runc"), request, sources or Sources())
-    assert all(same(each, first) for each in others), others
+    assert all(is_same(each, first) for each in others), others
     table = first["nvidia"]
     assert isinstance(table, dict)
     return table
@@ -156,7 +158,7 @@ def test_both_ways_make_the_same_table_of_the_same_settings(
         content, Request(EngineTarget(EngineName.CONTAINERD, asked), handlers, None, FOLDER), sources
     )
     for each in others:
-        assert same(each, plain)
+        assert is_same(each, plain)
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -248,8 +250,8 @@ def test_a_source_that_was_asked_for_and_has_nothing_is_spoken_of_in_both_ways(
     sources = Sources(asked, None, {"/gone.toml": None, "/kata.toml": kata})
     for goals in (
         plainly(content, request, sources),
-        placed(content, request, sources, Way.DROP_IN),
-        placed(content, request, sources, Way.TEMPLATE),
+        placed(content, request, sources, AdditionMethod.DROP_IN),
+        placed(content, request, sources, AdditionMethod.TEMPLATE),
     ):
         said = [note for note in goals.notes if "--config-source" in note]
         assert said == ([f"--config-source {asked[0]} is not used: {why}"] if why else [])
@@ -263,7 +265,7 @@ def test_a_file_that_was_named_as_a_source_and_cannot_be_read_is_refused_by_its_
         None,
         FOLDER,
     )
-    for way in (Way.DROP_IN, Way.TEMPLATE):
+    for way in (AdditionMethod.DROP_IN, AdditionMethod.TEMPLATE):
         with pytest.raises(ConfigurationError) as raised:
             placed(document(3, RUNC, "runc"), request, Sources(asked, None, {"/x.toml": b"plugins = 5\n"}), way)
         assert raised.value.path == "/x.toml"
@@ -286,7 +288,9 @@ THEIRS = (
 )
 
 
-def notes(asked: Mapping[str, Any], way: Way, *, template: bytes | None, folder: str, **more: Any) -> list[str]:
+def notes(
+    asked: Mapping[str, Any], way: AdditionMethod, *, template: bytes | None, folder: str, **more: Any
+) -> list[str]:
     request = Request(
         EngineTarget(EngineName.CONTAINERD, EngineSettings(**asked)), (Handler("nvidia", f"{folder}/r"),), None, folder
     )
@@ -298,16 +302,21 @@ def notes(asked: Mapping[str, Any], way: Way, *, template: bytes | None, folder:
 @pytest.mark.parametrize(
     "way, template, folder, why",
     [
-        (Way.TEMPLATE, BASE, FOLDER, None),
-        (Way.TEMPLATE, BASE, DETECTION.folder, "k3s makes their tables itself if it finds them when it starts"),
-        (Way.TEMPLATE, b"version = 3\n", DETECTION.folder, None),
-        (Way.TEMPLATE, THEIRS, FOLDER, "/c/config.toml.tmpl has their tables already"),
-        (Way.NONE, None, DETECTION.folder, "k3s makes their tables itself"),
-        (Way.DROP_IN, None, DETECTION.folder, None),
+        (AdditionMethod.TEMPLATE, BASE, FOLDER, None),
+        (
+            AdditionMethod.TEMPLATE,
+            BASE,
+            DETECTION.folder,
+            "k3s makes their tables itself if it finds them when it starts",
+        ),
+        (AdditionMethod.TEMPLATE, b"version = 3\n", DETECTION.folder, None),
+        (AdditionMethod.TEMPLATE, THEIRS, FOLDER, "/c/config.toml.tmpl has their tables already"),
+        (AdditionMethod.NONE, None, DETECTION.folder, "k3s makes their tables itself"),
+        (AdditionMethod.DROP_IN, None, DETECTION.folder, None),
     ],
 )
 def test_what_cannot_be_put_into_a_table_that_is_somebody_elses_is_said(
-    flag: str, asked: dict[str, Any], way: Way, template: bytes | None, folder: str, why: str | None
+    flag: str, asked: dict[str, Any], way: AdditionMethod, template: bytes | None, folder: str, why: str | None
 ) -> None:
     said = [
         note for note in notes(asked, way, template=template, folder=folder, detects=DETECTION) if "not used" in note
@@ -315,13 +324,13 @@ def test_what_cannot_be_put_into_a_table_that_is_somebody_elses_is_said(
     assert said == ([] if why is None else [f"{flag} is not used for nvidia: {why}"])
 
 
-@pytest.mark.parametrize("way", [Way.DROP_IN, Way.TEMPLATE])
-def test_a_table_that_nobody_asked_anything_of_is_not_spoken_of(way: Way) -> None:
+@pytest.mark.parametrize("way", [AdditionMethod.DROP_IN, AdditionMethod.TEMPLATE])
+def test_a_table_that_nobody_asked_anything_of_is_not_spoken_of(way: AdditionMethod) -> None:
     assert notes({}, way, template=BASE, folder=DETECTION.folder, detects=DETECTION) == []
 
 
-@pytest.mark.parametrize("way", [Way.TEMPLATE, Way.NONE])
-def test_a_drop_in_that_was_named_where_none_is_read_is_said_to_be_unused(way: Way) -> None:
+@pytest.mark.parametrize("way", [AdditionMethod.TEMPLATE, AdditionMethod.NONE])
+def test_a_drop_in_that_was_named_where_none_is_read_is_said_to_be_unused(way: AdditionMethod) -> None:
     said = notes({"drop_in": "/c/d/mine.toml"}, way, template=BASE, folder=DETECTION.folder, detects=DETECTION)
     assert any(note.startswith("/c/d/mine.toml is not used") for note in said)
 
@@ -332,7 +341,7 @@ def test_the_old_kind_of_default_is_written_into_a_drop_in_of_version_1_and_else
         request = Request(
             EngineTarget(EngineName.CONTAINERD, asked), (Handler("nvidia", f"{FOLDER}/r"),), "nvidia", FOLDER
         )
-        goals = placed(document(version, RUNC, "runc"), request, Sources(), Way.DROP_IN)
+        goals = placed(document(version, RUNC, "runc"), request, Sources(), AdditionMethod.DROP_IN)
         place = shape(CRI_PLUGIN[version])
         written = lookup(toml_document.parse(target(goals, DROP_IN_ROLE)), (*place.default[:-1], "default_runtime"))
         assert (goals.default is None) == bool(written) == (version == 1)
@@ -349,7 +358,7 @@ def test_a_type_that_is_wrong_in_what_a_distribution_made_is_refused_and_no_bug(
     content = document(3, {"runc": {"options": "none"}}, None)
     request = Request(EngineTarget(EngineName.CONTAINERD), (Handler("nvidia", f"{FOLDER}/r"),), None, FOLDER)
     with pytest.raises(ConfigurationError, match="options must be a table") as raised:
-        placed(content, request, Sources(), Way.DROP_IN)
+        placed(content, request, Sources(), AdditionMethod.DROP_IN)
     assert raised.value.path == "/c/config.toml"
 
 
@@ -376,5 +385,5 @@ def test_beside_a_generated_file_cdi_is_turned_on_where_it_is_off_and_nowhere_el
     )
     content, key = document(version, {"runc": {"runtime_type": V2}}, None), enable_cdi(CRI_PLUGIN[version])
     content = toml_document.edit(content, [Set(key, value) for value in said.values()], marker="theirs")
-    added = toml_document.parse(target(placed(content, request, Sources(), Way.DROP_IN), DROP_IN_ROLE))
+    added = toml_document.parse(target(placed(content, request, Sources(), AdditionMethod.DROP_IN), DROP_IN_ROLE))
     assert (lookup(added, key) is True) is turned_on

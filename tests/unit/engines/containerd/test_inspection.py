@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from toolkit_installer.engines.api import Inspection, Live, Reload
+from toolkit_installer.engines.api import Inspection, LiveState, Reload
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import inspect_own
 from toolkit_installer.engines.target import EngineTarget
@@ -52,5 +52,5 @@ def dangers(unit: str | None, says: str, mode: ReloadMode) -> tuple[str, ...]:
     properties = {("a.service", "Restart"): says}
     node: Any = SimpleNamespace(services=SimpleNamespace(property=lambda unit, name: properties.get((unit, name), "")))
     process = Process(1, "containerd", "/usr/bin/containerd", ("containerd",), 0.0, unit)
-    inspection: Any = Inspection(SOCKET, (), Live("2.1.0", {}, None, process))
+    inspection: Any = Inspection(SOCKET, (), LiveState("2.1.0", {}, None, process))
     return Containerd().dangers(node, inspection, Reload(mode))

@@ -11,18 +11,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit_installer.documents import toml_document
-from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, Table, lookup, same
-from toolkit_installer.engines.api import DesiredFile, EngineFile, Live, Recorded
-from toolkit_installer.engines.containerd.config import built_in, recognised
+from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, Table, is_same, lookup
+from toolkit_installer.engines.api import DesiredFile, EngineFile, LiveState, RecordedFile
+from toolkit_installer.engines.containerd.config import built_in, find_unrecorded
 from toolkit_installer.engines.containerd.engine import Containerd
-from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, Placed
+from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, DistributionInspection
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection as Inspection
 from toolkit_installer.engines.containerd.layouts import DROP_IN_ROLE as PLACED_ROLE
 from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, Layout
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, PLUGINS, shape
 from toolkit_installer.engines.ownership import MARKER
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
-from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.node.reading import FileIdentity, Found, Metadata
 from toolkit_installer.receipt.memory import digest_of
 from toolkit_installer.settings import EngineName, EngineSettings
 
@@ -57,20 +57,20 @@ class Story:
 
     role: str
     text: bytes
-    memory: Recorded
+    memory: RecordedFile
 
     def without_us(self, edited: bytes) -> DesiredFile:
         return Containerd().without_us(file(self.role, f"/etc/{self.role}", edited), self.memory, FOLDER)
 
 
 def file(role: str, path: str, content: bytes | None) -> EngineFile:
-    found = None if content is None else Found(path, content, Metadata(0o644, 0, 0), Identity(1, 2, 3, 4, 5))
+    found = None if content is None else Found(path, content, Metadata(0o644, 0, 0), FileIdentity(1, 2, 3, 4, 5))
     return EngineFile(role, path, found)
 
 
 def stories(base: bytes | None, release: str | None) -> list[Story]:
     """Return the files that are changed when the handlers are registered on `base`; none if it is refused."""
-    live = Live(release, {"runc": None}, "runc") if release is not None else None
+    live = LiveState(release, {"runc": None}, "runc") if release is not None else None
     files = (file(ROOT_ROLE, "/etc/containerd/config.toml", base), file(DROP_IN_ROLE, DROP_IN, None))
     goals = Containerd().desired(Inspection("/s", files, live), REQUEST, {}).files
     return [made(goal) for goal in goals if goal.target not in (None, goal.base)]
@@ -81,14 +81,14 @@ def beside(content: bytes, drop_in: bytes | None) -> Story:
     version = toml_document.parse(content)["version"]
     layout = Layout("k3s", "/c/config.toml", version, drop_in="/c/d/99-nvidia.toml", source="/c/config.toml")
     files = (file(GENERATED_ROLE, layout.generated, content), file(PLACED_ROLE, layout.drop_in, drop_in))
-    inspection = Inspection("/s", files, None, placed=Placed(layout, content))
+    inspection = Inspection("/s", files, None, placed=DistributionInspection(layout, content))
     (goal,) = Containerd().desired(inspection, REQUEST, {}).files
     return made(goal)
 
 
 def made(goal: DesiredFile) -> Story:
     assert goal.target is not None
-    return Story(goal.role, goal.target, Recorded(goal.base, frozenset({digest_of(goal.target)}), goal.ownership))
+    return Story(goal.role, goal.target, RecordedFile(goal.base, frozenset({digest_of(goal.target)}), goal.ownership))
 
 
 # --- what others do meanwhile ---
@@ -194,7 +194,7 @@ def test_what_is_still_ours_after_a_cleanup_is_said(found: list[Story], made: li
         assert DROP_IN not in now.get("imports", []) or "imports" in said
         for plugin in PLUGINS:
             path = (*shape(plugin).runtimes, "runc")
-            ours = same(lookup(now, path), built_in(plugin)) and lookup(before, path) is ABSENT
+            ours = is_same(lookup(now, path), built_in(plugin)) and lookup(before, path) is ABSENT
             assert not ours or "'runc'" in said
 
 
@@ -203,7 +203,7 @@ def test_what_is_still_ours_after_a_cleanup_is_said(found: list[Story], made: li
 def test_what_needs_no_version_keeps_none_of_ours(found: list[Story], made: list[Edit]) -> None:
     for story in found:
         goal = story.without_us(after(story.text, made))
-        assert same(meaning(goal.base), meaning(after(story.memory.before or b"", made)))
+        assert is_same(meaning(goal.base), meaning(after(story.memory.before or b"", made)))
         assert "the version line" not in " ".join(goal.left)
 
 
@@ -246,5 +246,5 @@ def test_without_a_receipt_a_version_line_above_what_others_wrote_is_theirs() ->
         (DROP_IN_ROLE, drop_in.text + table),
         (PLACED_ROLE, beside(b"version = 3\n", b"version = 3\n" + table).text),
     ):
-        forgotten = Story(role, text, Recorded(ownership=recognised(text, whole=True)))
+        forgotten = Story(role, text, RecordedFile(ownership=find_unrecorded(text, whole=True)))
         assert meaning(forgotten.without_us(text).base) == {"version": 3, "debug": {"level": "info"}}

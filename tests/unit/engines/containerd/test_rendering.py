@@ -38,7 +38,7 @@ def rendered(template: str, base: str = GENERATED) -> str:
 
 
 def base_of(generated: str, template: str, version: int = 3) -> str:
-    return templates.base_of(generated.encode(), template.encode(), version).decode()
+    return templates.recover_base(generated.encode(), template.encode(), version).decode()
 
 
 # --- what is made of a template ---
@@ -77,7 +77,7 @@ def test_a_template_with_other_actions_is_not_rendered(template: str) -> None:
 @pytest.mark.parametrize("registered", [(), ("nvidia",), ("nvidia", "nvidia-cdi")], ids=len)
 def test_of_our_block_only_what_the_base_has_not_is_made(registered: tuple[str, ...]) -> None:
     base = GENERATED + "".join(f"[plugins.'{PLUGIN}'.containerd.runtimes.{name}]\n" for name in registered)
-    made = tomllib.loads(rendered(templates.with_block(ACTION.encode(), PART).decode(), base))
+    made = tomllib.loads(rendered(templates.add_block(ACTION.encode(), PART).decode(), base))
     runtimes = made["plugins"][PLUGIN]["containerd"]["runtimes"]
     ours = {name for name, entry in runtimes.items() if entry == OURS}
     assert ours == {"nvidia", "nvidia-cdi"} - set(registered)
@@ -110,7 +110,7 @@ def test_a_base_without_any_table_is_what_the_header_begins() -> None:
 
 
 def test_our_own_block_is_no_part_of_the_base() -> None:
-    block = templates.with_block(ACTION.encode(), PART).decode()
+    block = templates.add_block(ACTION.encode(), PART).decode()
     assert base_of(rendered(block), ACTION).strip() == GENERATED.strip()
 
 

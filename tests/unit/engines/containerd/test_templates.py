@@ -27,24 +27,24 @@ ABOVE = pytest.mark.parametrize("above", [(), ("# ours",), ("", "[debug]", '  le
 @ABOVE
 def test_a_runtime_of_somebodys_with_our_name_is_told_by_its_line(above: tuple[str, ...]) -> None:
     with pytest.raises(ConfigurationError, match="has a runtime 'nvidia' of its own") as raised:
-        templates.named(template("nvidia", *above), PART)
+        templates.find_own_runtimes(template("nvidia", *above), PART)
     assert raised.value.line == 2 + len(above)
-    assert templates.named(template("nvidia-2", *above), PART) == frozenset()
+    assert templates.find_own_runtimes(template("nvidia-2", *above), PART) == frozenset()
 
 
 @ABOVE
 def test_a_runtime_that_the_distribution_adds_too_is_told_by_its_line(above: tuple[str, ...]) -> None:
     with pytest.raises(ConfigurationError, match="the distribution adds its own") as raised:
-        templates.refuse_twice(template("nvidia", *above), frozenset({"nvidia"}))
+        templates.refuse_duplicates(template("nvidia", *above), frozenset({"nvidia"}))
     assert raised.value.line == 2 + len(above)
-    templates.refuse_twice(template("nvidia", *above), frozenset({"kata"}))
+    templates.refuse_duplicates(template("nvidia", *above), frozenset({"kata"}))
 
 
 @ABOVE
 def test_a_block_that_has_lost_its_end_is_told_by_the_line_where_it_begins(above: tuple[str, ...]) -> None:
     theirs = template("kata", *above)
-    whole = templates.with_block(theirs, PART)
+    whole = templates.add_block(theirs, PART)
     torn = b"".join(whole.splitlines(keepends=True)[:-1])
     with pytest.raises(ConfigurationError, match="has lost the end") as raised:
-        templates.with_block(torn, PART)
+        templates.add_block(torn, PART)
     assert raised.value.line == theirs.count(b"\n") + 1

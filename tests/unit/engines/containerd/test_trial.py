@@ -18,7 +18,7 @@ def refusal(folder: Path) -> str | None:
     """Return what is said of the config.toml in `folder`, where the binary prints all."""
     config = str(folder / "config.toml")
     process = Process(os.getpid(), "containerd", "/usr/bin/containerd", ("--config", config), 0.0, None)
-    with mock.patch.object(reload_method, "containerd_dump", return_value=({}, "")):
+    with mock.patch.object(reload_method, "dump_containerd_config", return_value=({}, "")):
         return containerd_trial.refusal(Node("/"), process)
 
 

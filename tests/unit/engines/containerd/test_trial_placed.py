@@ -10,21 +10,21 @@ import pytest
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, lookup
-from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, Live
+from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, LiveState
 from toolkit_installer.engines.common import reload_method
 from toolkit_installer.engines.containerd import files as root_file
 from toolkit_installer.engines.containerd import templates
 from toolkit_installer.engines.containerd import trial as containerd_trial
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.distributions.rancher import RancherLayout
-from toolkit_installer.engines.containerd.inspection import ContainerdInspection, Placed
+from toolkit_installer.engines.containerd.inspection import ContainerdInspection, DistributionInspection
 from toolkit_installer.engines.containerd.layouts import DROP_IN_ROLE, OLDER_TEMPLATE_ROLE, TEMPLATE_ROLE, Layout
 from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, shape
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import Programs
-from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.node.reading import FileIdentity, Found, Metadata
 
 PLUGIN = CRI_PLUGIN[2]
 OURS = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
@@ -80,7 +80,7 @@ class Binary:
 @pytest.fixture
 def binary() -> Iterator[Binary]:
     found = Binary()
-    with mock.patch.object(reload_method, "containerd_dump", found.dump):
+    with mock.patch.object(reload_method, "dump_containerd_config", found.dump):
         yield found
 
 
@@ -94,7 +94,7 @@ def try_template(
     on_disk: bytes | None, base: bytes | None, target: bytes, generated: bytes, version: str, **more: str
 ) -> None:
     """Try a config.toml.tmpl that is to hold `target`, without us `base`, of which `generated` was made."""
-    found = None if on_disk is None else Found("/c/x", on_disk, Metadata(0o644, 0, 0), Identity(1, 2, 3, 4, 5))
+    found = None if on_disk is None else Found("/c/x", on_disk, Metadata(0o644, 0, 0), FileIdentity(1, 2, 3, 4, 5))
     newest = DesiredFile(EngineFile(TEMPLATE_ROLE, "/c/config-v3.toml.tmpl", None), None, None)
     older = DesiredFile(EngineFile(OLDER_TEMPLATE_ROLE, "/c/config.toml.tmpl", found), base, target)
     asked(K3S, generated, (newest, older), {"nvidia": OURS}, None, version, **more)
@@ -110,8 +110,10 @@ def asked(  # all that a trial depends on
     executable: str = "/usr/bin/containerd",
 ) -> None:
     process = Process(os.getpid(), "containerd", executable, (), 0.0, None)
-    live = Live(version, {}, None, process) if executable else None
-    inspection = ContainerdInspection("/s", tuple(each.file for each in files), live, placed=Placed(layout, generated))
+    live = LiveState(version, {}, None, process) if executable else None
+    inspection = ContainerdInspection(
+        "/s", tuple(each.file for each in files), live, placed=DistributionInspection(layout, generated)
+    )
     containerd_trial.try_out(Node("/"), inspection, DesiredState(files, served, default))
 
 
@@ -144,7 +146,7 @@ def test_the_binary_is_given_what_becomes_of_a_template_and_not_the_template(
     binary: Binary, theirs: bytes | None
 ) -> None:
     generated = HEADER + GENERATED + (theirs or b"").removeprefix(BASE)
-    try_template(theirs, theirs, templates.with_block(theirs or BASE, PART), generated, "1.7.20")
+    try_template(theirs, theirs, templates.add_block(theirs or BASE, PART), generated, "1.7.20")
     without, with_us = binary.runtimes()
     assert with_us == {**without, "nvidia": HANDLER}
     assert ("kata" in without) == (theirs == BASE + KATA)
@@ -152,7 +154,7 @@ def test_the_binary_is_given_what_becomes_of_a_template_and_not_the_template(
 
 def test_a_template_that_was_edited_since_is_tried_as_it_will_be_made(binary: Binary) -> None:
     theirs = BASE + KATA
-    try_template(theirs, theirs, templates.with_block(theirs, PART), HEADER + GENERATED, "1.7.20")
+    try_template(theirs, theirs, templates.add_block(theirs, PART), HEADER + GENERATED, "1.7.20")
     assert [sorted(each) for each in binary.runtimes()] == [["kata", "runc"], ["kata", "nvidia", "runc"]]
 
 
@@ -160,13 +162,13 @@ def test_a_template_whose_result_the_binary_refuses_is_refused_with_its_line(bin
     theirs = BASE + b"\n[proxy_plugins]\nbad = 5\n"
     binary.answers = [(None, "containerd: failed to load TOML: (7, 1): proxy_plugins: expected a table"), None]
     with pytest.raises(ConfigurationError, match="expected a table") as refused:
-        try_template(theirs, theirs, templates.with_block(theirs, PART), HEADER + GENERATED, "1.7.20")
+        try_template(theirs, theirs, templates.add_block(theirs, PART), HEADER + GENERATED, "1.7.20")
     assert (refused.value.path, refused.value.line) == ("/c/config.toml.tmpl", 3)
 
 
 def test_a_template_with_actions_of_k3s_alone_is_tried_by_what_was_made_of_it(binary: Binary) -> None:
     theirs = BASE + b'root = "{{ .NodeConfig.Containerd.Root }}"\n'
-    try_template(theirs, theirs, templates.with_block(theirs, PART), HEADER + GENERATED, "1.7.20")
+    try_template(theirs, theirs, templates.add_block(theirs, PART), HEADER + GENERATED, "1.7.20")
     assert [sorted(each) for each in binary.runtimes()] == [["runc"], ["nvidia", "runc"]]
 
 
@@ -204,7 +206,7 @@ def refused(template: bytes, generated: bytes) -> str | None:
     process = Process(os.getpid(), "containerd", "/usr/bin/containerd", (), 0.0, None)
     files = {"/c/config.toml.tmpl": template, "/c/config.toml": generated}
     with (
-        mock.patch.object(root_file, "behind", return_value=K3S),
+        mock.patch.object(root_file, "find_layout", return_value=K3S),
         mock.patch.object(containerd_trial, "read_as", lambda _, path: files.get(path)),
     ):
         return containerd_trial.refusal(Node("/"), process)
@@ -252,7 +254,7 @@ def test_the_containerd_that_k3s_brings_is_asked_by_its_own_name(
         pytest.raises(ConfigurationError, match="expected a table"),
     ):
         try_template(
-            theirs, theirs, templates.with_block(theirs, PART), HEADER + GENERATED, "1.7.20", executable=executable
+            theirs, theirs, templates.add_block(theirs, PART), HEADER + GENERATED, "1.7.20", executable=executable
         )
 
 
@@ -260,5 +262,5 @@ def test_of_a_containerd_that_does_not_run_only_a_refusal_counts(binary: Binary)
     binary.path = "/c/current/bin/containerd"
     binary.answers = [({}, ""), ({}, "")]
     with mock.patch.object(Programs, "runs", return_value=True):
-        try_template(BASE, BASE, templates.with_block(BASE, PART), HEADER + GENERATED, "1.7.20", executable="")
+        try_template(BASE, BASE, templates.add_block(BASE, PART), HEADER + GENERATED, "1.7.20", executable="")
     assert len(binary.given) == 2

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit_installer.engines.api import DesiredState, EngineFile, Recorded
+from toolkit_installer.engines.api import DesiredState, EngineFile, RecordedFile
 from toolkit_installer.engines.crio.desired import DROP_IN_ROLE, ROOT_ROLE, CrioInspection
 from toolkit_installer.engines.crio.engine import Crio
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.node.reading import FileIdentity, Found, Metadata
 from toolkit_installer.receipt.memory import digest_of
 from toolkit_installer.settings import EngineName, EngineSettings
 
@@ -35,14 +35,14 @@ runtime_path = "/opt/site/nvidia-container-runtime"
 COMMENT = b"# nothing yet\n"
 
 
-def run(root: bytes, drop_in: bytes | None, records: dict[str, Recorded]) -> DesiredState:
+def run(root: bytes, drop_in: bytes | None, records: dict[str, RecordedFile]) -> DesiredState:
     """Return what a run makes of the two files."""
     files = (_file(ROOT_ROLE, ROOT, root), _file(DROP_IN_ROLE, DROP_IN, drop_in))
     return Crio().desired(CrioInspection("/s", files, None), REQUEST, records)
 
 
 def _file(role: str, path: str, content: bytes | None) -> EngineFile:
-    found = None if content is None else Found(path, content, Metadata(0o644, 0, 0), Identity(1, 2, 3, 4, 5))
+    found = None if content is None else Found(path, content, Metadata(0o644, 0, 0), FileIdentity(1, 2, 3, 4, 5))
     return EngineFile(role, path, found)
 
 
@@ -53,7 +53,7 @@ def test_what_stood_there_before_the_first_run_is_what_the_second_would_give_bac
     assert target is not None
     assert first[DROP_IN].base == before != target
     records = {
-        path: Recorded(
+        path: RecordedFile(
             each.base, frozenset({digest_of(each.target)} if each.target is not None else ()), each.ownership
         )
         for path, each in first.items()
@@ -67,7 +67,7 @@ def test_what_stood_there_before_the_first_run_is_what_the_second_would_give_bac
 def test_what_somebody_added_since_stays_beside_what_stood_there_before() -> None:
     first = next(each for each in run(CONFIGURED, HANDMADE, {}).files if each.path == DROP_IN)
     assert first.target is not None
-    records = {DROP_IN: Recorded(HANDMADE, frozenset({digest_of(first.target)}), first.ownership)}
+    records = {DROP_IN: RecordedFile(HANDMADE, frozenset({digest_of(first.target)}), first.ownership)}
     edited = first.target + b'[crio.image]\npause_image = "registry.example/pause"\n'
     second = next(each for each in run(CONFIGURED, edited, records).files if each.path == DROP_IN)
     assert second.base is not None

@@ -15,7 +15,7 @@ NVIDIA = Handler("nvidia", f"{FOLDER}/nvidia-container-runtime")
 
 
 def effective(*texts: str, release: tuple[int, int] | None = None) -> dict[str, Any]:
-    return crio_config.merged(
+    return crio_config.merge_files(
         crio_config.built_in(release), [crio_config.parse_checked(text.encode()) for text in texts]
     )
 
@@ -96,8 +96,8 @@ runtime_path = "/usr/bin/containerd-shim-kata-v2"
 runtime_type = "vm"
 """
     known = effective(text)
-    assert crio_config.low_level(known, {}) == ("/usr/bin/youki", "/usr/bin/runc")
-    assert crio_config.low_level(known, {"crun": "/live/crun", "kata": "/x"}) == (
+    assert crio_config.list_low_level_runtimes(known, {}) == ("/usr/bin/youki", "/usr/bin/runc")
+    assert crio_config.list_low_level_runtimes(known, {"crun": "/live/crun", "kata": "/x"}) == (
         "/usr/bin/youki",
         "/live/crun",
         "/usr/bin/runc",
@@ -113,7 +113,7 @@ default_runtime = "{default}"
 [crio.runtime.runtimes.crun]
 runtime_path = "/usr/bin/crun"
 """
-    assert crio_config.low_level(effective(text), {})[0] == first
+    assert crio_config.list_low_level_runtimes(effective(text), {})[0] == first
 
 
 def test_a_virtual_machines_shim_is_no_low_level_runtime() -> None:
@@ -124,15 +124,17 @@ default_runtime = "kata"
 runtime_type = "vm"
 runtime_path = "/k"
 """
-    assert crio_config.low_level(effective(text), {}) == ()
+    assert crio_config.list_low_level_runtimes(effective(text), {}) == ()
 
 
 def test_a_default_runtime_whose_path_nobody_says_is_used_by_its_name() -> None:
-    assert crio_config.low_level(effective(""), {}) == ("crun",)
-    assert crio_config.low_level(effective("[crio.runtime]\ndefault_runtime = 'runc'\n", release=(1, 29)), {}) == (
-        "runc",
+    assert crio_config.list_low_level_runtimes(effective(""), {}) == ("crun",)
+    assert crio_config.list_low_level_runtimes(
+        effective("[crio.runtime]\ndefault_runtime = 'runc'\n", release=(1, 29)), {}
+    ) == ("runc",)
+    assert crio_config.list_low_level_runtimes(effective(""), {"crun": "/usr/libexec/crio/crun"}) == (
+        "/usr/libexec/crio/crun",
     )
-    assert crio_config.low_level(effective(""), {"crun": "/usr/libexec/crio/crun"}) == ("/usr/libexec/crio/crun",)
 
 
 LIVE = f"""
@@ -166,7 +168,7 @@ def test_what_a_running_crio_prints_lends_what_it_says_of_the_runtime_that_was_t
         "runtime_type": "oci",
         "monitor_path": "/usr/libexec/crio/conmon",
     }
-    assert crio_config.low_level(table, {}) == ("/usr/libexec/crio/crun",)
+    assert crio_config.list_low_level_runtimes(table, {}) == ("/usr/libexec/crio/crun",)
 
 
 def test_the_default_of_a_source_goes_before_that_of_the_files() -> None:
@@ -185,8 +187,8 @@ def test_where_the_default_of_a_source_is_ours_that_of_the_files_is_taken() -> N
 
 def test_what_differs_from_what_is_wanted_is_named_by_its_key() -> None:
     known = effective(f"[crio.runtime.runtimes.nvidia]\nruntime_path = '{NVIDIA.executable}'\n")
-    assert crio_config.differences(known, {"nvidia": NVIDIA.executable}, None) == []
-    assert crio_config.differences(known, {"nvidia": "/other"}, "nvidia") == [
+    assert crio_config.find_differences(known, {"nvidia": NVIDIA.executable}, None) == []
+    assert crio_config.find_differences(known, {"nvidia": "/other"}, "nvidia") == [
         ("crio", "runtime", "runtimes", "nvidia"),
         ("crio", "runtime", "default_runtime"),
     ]
@@ -195,7 +197,7 @@ def test_what_differs_from_what_is_wanted_is_named_by_its_key() -> None:
 def test_losses_name_what_would_be_missing_or_other() -> None:
     before = toml_document.parse(b"[crio.runtime.runtimes.runc]\nruntime_path = '/runc'\n")
     after = toml_document.parse(b"[crio.runtime]\ndefault_runtime = 'runc'\n[crio.runtime.runtimes.runc]\n")
-    assert crio_config.losses(before, after, {"nvidia": "/n", "with.dot": "/d"}, "nvidia") == [
+    assert crio_config.find_losses(before, after, {"nvidia": "/n", "with.dot": "/d"}, "nvidia") == [
         "it does not see the handler nvidia",
         "its default runtime would be 'runc'",
         "the runtime runc would not be what it was",
@@ -204,13 +206,13 @@ def test_losses_name_what_would_be_missing_or_other() -> None:
 
 def test_the_part_that_is_tried_has_runtimes_and_default_and_means_the_same() -> None:
     known = effective("[crio.runtime]\nlog_level = 'debug'\n[crio.runtime.runtimes.'a.b']\nruntime_path = '/a'\n")
-    part = toml_document.parse(crio_config.runtime_part(known))["crio"]["runtime"]
+    part = toml_document.parse(crio_config.extract_runtimes(known))["crio"]["runtime"]
     assert part == {key: known["crio"]["runtime"][key] for key in ("default_runtime", "runtimes")}
 
 
 @pytest.mark.parametrize("text", ["", "[crio]\n  [crio.runtime]\n\n    [crio.runtime.runtimes]\n"])
 def test_headers_alone_say_nothing(text: str) -> None:
-    assert crio_config.says_nothing(text.encode())
+    assert crio_config.has_no_content(text.encode())
 
 
 @pytest.mark.parametrize(
@@ -222,4 +224,4 @@ def test_headers_alone_say_nothing(text: str) -> None:
     ],
 )
 def test_a_comment_or_a_value_of_somebodys_keeps_a_file(text: str) -> None:
-    assert not crio_config.says_nothing(text.encode())
+    assert not crio_config.has_no_content(text.encode())

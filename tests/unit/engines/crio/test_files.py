@@ -16,7 +16,7 @@ def test_files_come_in_the_order_in_which_crio_reads_them(tmp_path: Path) -> Non
         (folder / name).touch()
     (folder / "link").symlink_to("10-b")
     (folder / "empty").mkdir()
-    found = crio_files.drop_ins(Node(str(tmp_path)).files, "/etc/crio/crio.conf.d")
+    found = crio_files.list_drop_ins(Node(str(tmp_path)).files, "/etc/crio/crio.conf.d")
     assert [f"{tmp_path}{path}" for path in found] == read(tmp_path / "none", folder).files
     assert len(found) == len(NAMES) + 1
     assert sorted(found, key=lambda path: crio_files.order(path, "/etc/crio/crio.conf.d")) == found
@@ -27,8 +27,8 @@ def test_what_a_killed_run_left_is_not_taken_for_somebodys(tmp_path: Path) -> No
         (tmp_path / name).touch()
     kept = tmp_path / "99-nvidia.toml.toolkit-installer.kept"
     kept.touch()
-    assert crio_files.drop_ins(Node(str(tmp_path)).files, "/") == [f"/{kept.name}"]
+    assert crio_files.list_drop_ins(Node(str(tmp_path)).files, "/") == [f"/{kept.name}"]
 
 
 def test_a_folder_that_is_not_there_has_no_files(tmp_path: Path) -> None:
-    assert crio_files.drop_ins(Node(str(tmp_path)).files, "/etc/crio/crio.conf.d") == []
+    assert crio_files.list_drop_ins(Node(str(tmp_path)).files, "/etc/crio/crio.conf.d") == []

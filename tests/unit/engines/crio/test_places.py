@@ -8,26 +8,26 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from toolkit_installer.engines.api import Live
+from toolkit_installer.engines.api import LiveState
 from toolkit_installer.engines.crio import engine as crio
 from toolkit_installer.engines.crio import places as crio_places
-from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, CrioLive, Places, told
+from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, CrioLiveState, Places, told
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName, EngineSettings
 
 
-def live(*arguments: str) -> Live:
+def live(*arguments: str) -> LiveState:
     """Return a running CRI-O that was started with these, and sees the files that the test sees."""
     me = processes.inspect_process(os.getpid())
     assert me is not None
-    return Live("1.37.0", {}, None, msgspec.structs.replace(me, name="crio", arguments=("crio", *arguments)))
+    return LiveState("1.37.0", {}, None, msgspec.structs.replace(me, name="crio", arguments=("crio", *arguments)))
 
 
-def found(running: Live | None = None, node: Node | None = None, /, **settings: str) -> Places:
+def found(running: LiveState | None = None, node: Node | None = None, /, **settings: str) -> Places:
     target = EngineTarget(EngineName.CRIO, EngineSettings(**settings))  # type: ignore[arg-type]
-    return crio_places.locate(node or Node("/", whole=False), target, running)
+    return crio_places.locate_files(node or Node("/", whole=False), target, running)
 
 
 @pytest.mark.parametrize(
@@ -57,10 +57,10 @@ def test_a_running_crio_says_where_its_files_are() -> None:
 
 def test_variables_stand_in_for_flags_that_are_not_given() -> None:
     variables = {"CONTAINER_CONFIG": "/v/crio.conf", "CONTAINER_CONFIG_DIR": "/v/d"}
-    running = CrioLive("1.37.0", {}, None, live("-d", "/first", "-d", "/c/d").process, variables=variables)
+    running = CrioLiveState("1.37.0", {}, None, live("-d", "/first", "-d", "/c/d").process, variables=variables)
     assert found(running) == Places("/v/crio.conf", "/c/d", "/c/d/99-nvidia.toml")
     assert told(running, "--default-runtime") is None
-    running = CrioLive("1.37.0", {}, None, live("--hooks-dir", "/a", "--hooks-dir=/b").process)
+    running = CrioLiveState("1.37.0", {}, None, live("--hooks-dir", "/a", "--hooks-dir=/b").process)
     assert told(running, "--hooks-dir") == "/a,/b"
 
 

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.engines.api import Live
-from toolkit_installer.engines.crio.places import CrioLive, Source, Sources, read_first
+from toolkit_installer.engines.api import LiveState
+from toolkit_installer.engines.crio.places import CrioLiveState, Source, Sources, read_first_source
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineSettings
 
 RUNNING = '[crio.runtime.runtimes.crun]\nruntime_root = "/running"\n'
 FILES = '[crio.runtime.runtimes.crun]\nruntime_root = "/files"\n'
 TOLD = b'[crio.runtime.runtimes.crun]\nruntime_root = "/told"\n'
-LIVE = CrioLive("1.37.0", {"crun": None}, "crun", config=TOLD)
+LIVE = CrioLiveState("1.37.0", {"crun": None}, "crun", config=TOLD)
 
 
 def program(folder: Path, status: str, config: str) -> str:
@@ -33,12 +33,12 @@ def said(text: str) -> str:
 def asked(
     *sources: str,
     executable: str | None = None,
-    live: Live | None = None,
+    live: LiveState | None = None,
     status: Sequence[str] = (),
     config: Sequence[str] = (),
 ) -> Sources:
     settings = EngineSettings(config_sources=sources, executable=executable)
-    return read_first(Node("/", whole=False), settings, live, status, config)
+    return read_first_source(Node("/", whole=False), settings, live, status, config)
 
 
 def test_what_runs_is_asked_before_what_its_files_say(tmp_path: Path) -> None:

@@ -39,11 +39,11 @@ def crio(tmp_path: Path) -> str:
 
 def part(default: str, runtimes: dict[str, str]) -> bytes:
     entries = {name: {"runtime_path": path} for name, path in runtimes.items()}
-    return crio_config.runtime_part({"crio": {"runtime": {"default_runtime": default, "runtimes": entries}}})
+    return crio_config.extract_runtimes({"crio": {"runtime": {"default_runtime": default, "runtimes": entries}}})
 
 
 def tried(binary: str, after: bytes, before: bytes = b"") -> list[str]:
-    return crio_trial.trial_faults(PROGRAMS, binary, SITE, (before, after), DesiredState((), SERVED, "nvidia"))
+    return crio_trial.find_trial_faults(PROGRAMS, binary, SITE, (before, after), DesiredState((), SERVED, "nvidia"))
 
 
 def test_a_good_configuration_is_taken(crio: str) -> None:
@@ -87,15 +87,15 @@ def test_files_that_cri_o_refuses_as_they_are_are_told_in_its_words(crio: str, t
     folder.mkdir()
     config.write_bytes(SITE)
     flags = ["--config", str(config), "--config-dir", str(folder)]
-    assert crio_trial.trial_refusal(PROGRAMS, crio, flags) is None
+    assert crio_trial.find_trial_refusal(PROGRAMS, crio, flags) is None
     (folder / "10-broken.conf").write_text("[crio.runtime\n")
-    words = crio_trial.trial_refusal(PROGRAMS, crio, flags)
+    words = crio_trial.find_trial_refusal(PROGRAMS, crio, flags)
     assert words is not None
     assert "10-broken.conf" in words
 
 
 def test_a_cri_o_that_cannot_be_started_says_nothing_against_its_files(tmp_path: Path) -> None:
-    assert crio_trial.trial_refusal(PROGRAMS, str(tmp_path / "none"), []) is None
+    assert crio_trial.find_trial_refusal(PROGRAMS, str(tmp_path / "none"), []) is None
 
 
 def refused(binary: str, *arguments: str) -> str | None:

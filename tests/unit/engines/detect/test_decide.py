@@ -8,9 +8,15 @@ from pathlib import Path
 import pytest
 
 from toolkit_installer.engines.detect import decide, kubelet
-from toolkit_installer.engines.detect.decide import Evidence, Kind, choose
-from toolkit_installer.engines.detect.unit_files import BY_NAME, TABLE, engine_of_socket, with_marks, with_socket
-from toolkit_installer.engines.registry import names, plain, usual_row
+from toolkit_installer.engines.detect.decide import Evidence, EvidenceKind, choose
+from toolkit_installer.engines.detect.unit_files import (
+    BY_NAME,
+    TABLE,
+    find_engine_by_socket,
+    find_marked_row,
+    find_socket_rows,
+)
+from toolkit_installer.engines.registry import names, normalize_socket, usual_row
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
@@ -25,7 +31,7 @@ def node(tmp_path: Path) -> Node:
 
 def says(kind: str, name: str | None, *, lesser: bool = False) -> Evidence:
     row = BY_NAME[name] if name is not None else None
-    return Evidence(Kind(kind), row, f"{kind} says {name}", lesser=lesser)
+    return Evidence(EvidenceKind(kind), row, f"{kind} says {name}", lesser=lesser)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +85,7 @@ def test_a_distributions_file_gives_way_to_its_process_and_both_give_way_to_the_
 ) -> None:
     row = BY_NAME["k0s"]
     process = started(*arguments) if arguments is not None else None
-    seen = (Evidence(Kind.LIVE if process else Kind.UNIT, row, "it is seen", row.socket, process),)
+    seen = (Evidence(EvidenceKind.LIVE if process else EvidenceKind.UNIT, row, "it is seen", row.socket, process),)
     settings = Settings(engine=EngineSettings(config=asked))
     (target,) = decide.detect(node, settings, seen)
     assert (target.distribution, target.found_config) == (row, config)
@@ -89,13 +95,13 @@ def test_a_distributions_file_gives_way_to_its_process_and_both_give_way_to_the_
 
 def test_the_file_of_another_distributions_process_is_not_this_ones(node: Node) -> None:
     row = BY_NAME["k0s"]
-    other = Evidence(Kind.FILE, BY_NAME["containerd"], "it is there", None, started("--config=/srv/x.toml"))
-    (target,) = decide.detect(node, Settings(), (Evidence(Kind.LIVE, row, "it answers", row.socket), other))
+    other = Evidence(EvidenceKind.FILE, BY_NAME["containerd"], "it is there", None, started("--config=/srv/x.toml"))
+    (target,) = decide.detect(node, Settings(), (Evidence(EvidenceKind.LIVE, row, "it answers", row.socket), other))
     assert target.config == row.config
 
 
-@pytest.mark.parametrize("kind", list(Kind))
-def test_two_engines_of_equal_weight_are_an_error_that_lists_both(kind: Kind) -> None:
+@pytest.mark.parametrize("kind", list(EvidenceKind))
+def test_two_engines_of_equal_weight_are_an_error_that_lists_both(kind: EvidenceKind) -> None:
     with pytest.raises(ConfigurationError, match=f"{kind} says docker; {kind} says containerd") as caught:
         choose([says(kind, "docker"), says(kind, "containerd"), says("file", "docker")])
     assert "--runtime" in str(caught.value.hint)
@@ -139,7 +145,7 @@ def test_a_kubelet_on_an_unknown_engine_is_not_outvoted_by_a_live_one() -> None:
     ],
 )
 def test_the_kubelets_endpoint_is_read_in_both_spellings(arguments: tuple[str, ...], endpoint: str | None) -> None:
-    assert kubelet.endpoint_of(arguments) == endpoint
+    assert kubelet.parse_endpoint(arguments) == endpoint
 
 
 @pytest.mark.parametrize(
@@ -160,7 +166,7 @@ def test_the_kubelets_endpoint_is_read_in_both_spellings(arguments: tuple[str, .
     ],
 )
 def test_the_endpoint_in_the_kubelets_file_is_found_however_it_is_written(text: str, value: str | None) -> None:
-    assert kubelet.value_in(text, "containerRuntimeEndpoint") == value
+    assert kubelet.parse_plain_value(text, "containerRuntimeEndpoint") == value
 
 
 @pytest.mark.parametrize(
@@ -180,7 +186,7 @@ def test_the_endpoint_in_the_kubelets_file_is_found_however_it_is_written(text: 
     ],
 )
 def test_a_process_tells_whose_engine_it_is(words: str, name: str | None) -> None:
-    found = with_marks(words)
+    found = find_marked_row(words)
     assert (found.name if found is not None else None) == name
 
 
@@ -191,15 +197,15 @@ def test_names_are_given_once_and_every_row_says_where_its_engine_is() -> None:
         assert row.config.startswith("/"), row.name
         assert all(unit.endswith(".service") for unit in row.units), row.name
         assert all(path.startswith("/") for path in (*row.sockets, *row.binaries, *row.files)), row.name
-        assert with_socket(row.socket), row.name
+        assert find_socket_rows(row.socket), row.name
 
 
 def test_the_same_socket_is_known_under_all_its_spellings() -> None:
     spellings = ("unix:///var/run/docker.sock", "/run/docker.sock", "unix:/run/docker.sock", "/var/run/docker.sock ")
-    assert {plain(spelling) for spelling in spellings} == {"/run/docker.sock"}
-    assert [row.name for row in with_socket("unix:///run/docker.sock")] == ["docker"]
-    assert engine_of_socket("unix:///elsewhere/crio.sock") is EngineName.CRIO
-    assert engine_of_socket("unix:///elsewhere/other.sock") is None
+    assert {normalize_socket(spelling) for spelling in spellings} == {"/run/docker.sock"}
+    assert [row.name for row in find_socket_rows("unix:///run/docker.sock")] == ["docker"]
+    assert find_engine_by_socket("unix:///elsewhere/crio.sock") is EngineName.CRIO
+    assert find_engine_by_socket("unix:///elsewhere/other.sock") is None
 
 
 def test_the_files_of_a_kubelets_folder_are_told_by_their_whole_paths(tmp_path: Path) -> None:

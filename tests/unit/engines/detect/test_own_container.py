@@ -24,7 +24,7 @@ def container(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
     monkeypatch.setattr(own_container, "_is_inits_root_elsewhere", lambda: False)
     monkeypatch.setattr(own_container, "_is_on_own_root", lambda *_: True)
-    monkeypatch.setattr(processes, "named", lambda _: [])
+    monkeypatch.setattr(processes, "find_by_name", lambda _: [])
 
     def refusal(*mounts: tuple[str, str], settings: Settings | None = None) -> str:
         lines = "".join(f"22 1 0:5 / {place} rw,relatime shared:1 - {kind} none rw\n" for place, kind in mounts)
@@ -35,7 +35,7 @@ def container(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
 
         monkeypatch.setattr(places, "open", opened, raising=False)
         try:
-            own_container.refuse(Node("/", "/host", whole=False), settings or Settings(), FOLDERS)
+            own_container.refuse_own_container(Node("/", "/host", whole=False), settings or Settings(), FOLDERS)
         except UsageError as error:
             return str(error.hint)
         return ""

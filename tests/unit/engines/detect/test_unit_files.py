@@ -13,12 +13,12 @@ UNIT = "k3s.service"
 ETC = "/etc/systemd/system"
 
 
-def command(root: Path, files: dict[str, str]) -> unit_files.Command | None:
+def command(root: Path, files: dict[str, str]) -> unit_files.UnitCommand | None:
     for path, content in files.items():
         place = root / path.lstrip("/")
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(content)
-    return unit_files.commands(Node(str(root)), [UNIT]).get(UNIT)
+    return unit_files.read_unit_commands(Node(str(root)), [UNIT]).get(UNIT)
 
 
 @pytest.mark.parametrize(

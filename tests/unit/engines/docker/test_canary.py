@@ -19,7 +19,7 @@ CALLS = {"x86_64": "34", "aarch64": "73"}
 
 @pytest.mark.parametrize("machine", MACHINES)
 def test_its_header_fits_the_machine_and_all_of_it_is_loaded(machine: str) -> None:
-    content = canary.program(machine)
+    content = canary.build_program(machine)
     assert content is not None
     assert content[:5] == b"\x7fELF\x02"
     kind, number = struct.unpack_from("<HH", content, 16)
@@ -33,7 +33,7 @@ def test_its_header_fits_the_machine_and_all_of_it_is_loaded(machine: str) -> No
 
 @pytest.mark.parametrize("machine, size", [("x86_64", 2), ("aarch64", 4)])
 def test_its_last_instruction_leads_back_to_the_first(machine: str, size: int) -> None:
-    content = canary.program(machine)
+    content = canary.build_program(machine)
     assert content is not None
     first = struct.unpack_from("<Q", content, 24)[0] - 0x400000
     at = len(content) - size
@@ -47,7 +47,7 @@ def test_its_last_instruction_leads_back_to_the_first(machine: str, size: int) -
 
 
 def test_on_this_machine_it_waits_until_it_is_killed(tmp_path: Path) -> None:
-    content = canary.program(os.uname().machine)
+    content = canary.build_program(os.uname().machine)
     if content is None:
         pytest.skip(f"there is none for a {os.uname().machine}")
     path = tmp_path / "canary"
@@ -66,4 +66,4 @@ def test_on_this_machine_it_waits_until_it_is_killed(tmp_path: Path) -> None:
 
 
 def test_there_is_none_for_a_machine_that_nobody_has_written_one_for() -> None:
-    assert canary.program("riscv64") is None
+    assert canary.build_program("riscv64") is None

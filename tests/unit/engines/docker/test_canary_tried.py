@@ -152,7 +152,7 @@ def test_the_image_holds_what_the_container_is_told_to_run(dockerd: Dockerd) -> 
         (member,) = archive.getmembers()
         program = archive.extractfile(member)
         assert program is not None
-        assert program.read() == canary.program(os.uname().machine)
+        assert program.read() == canary.build_program(os.uname().machine)
     assert [f"/{member.name}"] == dockerd.asked[0]["Cmd"]
     assert member.mode & 0o111 == 0o111
 
@@ -160,7 +160,7 @@ def test_the_image_holds_what_the_container_is_told_to_run(dockerd: Dockerd) -> 
 def test_only_a_handler_that_is_to_show_gpus_is_asked_for_them_and_one_without_is_named(
     dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(canaries, "without_gpus", lambda pid: f"the process {pid} has none")
+    monkeypatch.setattr(canaries, "describe_missing_gpus", lambda pid: f"the process {pid} has none")
     assert tried(dockerd, {"nvidia": True, "plain": False}) == Trials({"nvidia": "the process 0 has none"})
     assert [each["Env"] for each in dockerd.asked] == [["NVIDIA_VISIBLE_DEVICES=all"], ["NVIDIA_VISIBLE_DEVICES=void"]]
 

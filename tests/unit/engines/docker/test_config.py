@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit_installer.documents import json_document
-from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, apply, lookup, same
-from toolkit_installer.engines.api import EngineFile, Inspection, Recorded
+from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, apply_changes, is_same, lookup
+from toolkit_installer.engines.api import EngineFile, Inspection, RecordedFile
 from toolkit_installer.engines.docker import config as docker_config
 from toolkit_installer.engines.docker.engine import Docker
-from toolkit_installer.engines.ownership import Ownership, low_level
+from toolkit_installer.engines.ownership import Ownership, list_low_level_runtimes
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.reading import Found, Identity, Metadata
+from toolkit_installer.node.reading import FileIdentity, Found, Metadata
 from toolkit_installer.receipt.memory import digest_of
 from toolkit_installer.settings import EngineName
 
@@ -76,7 +76,7 @@ def edits(draw: st.DrawFn) -> list[Set | Remove]:
 
 
 def with_us(base: bytes, default: str | None = "nvidia") -> tuple[bytes, Ownership]:
-    return docker_config.with_us(base, HANDLERS, default)
+    return docker_config.add_handlers(base, HANDLERS, default)
 
 
 @settings(max_examples=100, deadline=None)
@@ -85,14 +85,14 @@ def test_installed_nothing_changes_in_meaning_but_what_is_ours(base: bytes, defa
     text, _ = with_us(base, default)
     before, after = json_document.parse(base), json_document.parse(text)
     for handler in HANDLERS:
-        assert same(lookup(after, ("runtimes", handler.name)), {"path": handler.executable, "args": []})
+        assert is_same(lookup(after, ("runtimes", handler.name)), {"path": handler.executable, "args": []})
     assert default is None or after["default-runtime"] == default
     others = {"runtimes", "default-runtime"} if default else {"runtimes"}
-    assert same(
+    assert is_same(
         {k: v for k, v in before.items() if k not in others}, {k: v for k, v in after.items() if k not in others}
     )
     theirs = {name: entry for name, entry in (before.get("runtimes") or {}).items() if name not in OURS}
-    assert same(theirs, {name: entry for name, entry in after["runtimes"].items() if name not in OURS})
+    assert is_same(theirs, {name: entry for name, entry in after["runtimes"].items() if name not in OURS})
 
 
 @settings(max_examples=100, deadline=None)
@@ -100,7 +100,7 @@ def test_installed_nothing_changes_in_meaning_but_what_is_ours(base: bytes, defa
 def test_taken_out_again_the_file_means_what_it_meant(base: bytes, default: str | None) -> None:
     text, ownership = with_us(base, default)
     without, left = docker_config.without_us(text, ownership, FOLDER)
-    assert same(json_document.parse(without), json_document.parse(base))
+    assert is_same(json_document.parse(without), json_document.parse(base))
     assert left == ()
 
 
@@ -113,12 +113,12 @@ def test_an_operators_edits_meanwhile_are_all_that_is_left_of_the_difference(
     edited = json_document.edit(text, changes)
     without, left = docker_config.without_us(edited, ownership, FOLDER)
     meaning = json_document.parse(base)
-    expected = apply(meaning, tuple(changes))
+    expected = apply_changes(meaning, tuple(changes))
     if expected.get("runtimes") == {} and not meaning.get("runtimes"):
         expected = {key: value for key, value in expected.items() if key != "runtimes"}
         if "runtimes" in meaning:
             expected["runtimes"] = meaning["runtimes"]
-    assert same(json_document.parse(without), expected)
+    assert is_same(json_document.parse(without), expected)
     assert left == ()
 
 
@@ -138,22 +138,24 @@ def test_doing_it_twice_changes_nothing_more(base: bytes) -> None:
     text, ownership = with_us(base)
     once, _ = docker_config.without_us(text, ownership, FOLDER)
     assert docker_config.without_us(once, ownership, FOLDER)[0] == once
-    assert docker_config.with_us(once, HANDLERS, "nvidia")[0] == with_us(once)[0]
+    assert docker_config.add_handlers(once, HANDLERS, "nvidia")[0] == with_us(once)[0]
 
 
 @settings(max_examples=100, deadline=None)
 @given(documents())
 def test_what_docker_is_signalled_on_names_both_keys_and_otherwise_says_the_same(base: bytes) -> None:
-    text = docker_config.explicit(base)
+    text = docker_config.make_explicit(base)
     meaning, before = json_document.parse(text), json_document.parse(base)
     assert isinstance(meaning["runtimes"], dict)
     assert meaning["default-runtime"]
     assert docker_config.is_explicit(text)
     assert docker_config.is_explicit(base) == (text == base)
-    assert same(meaning["runtimes"], before.get("runtimes") or {})
+    assert is_same(meaning["runtimes"], before.get("runtimes") or {})
     assert meaning["default-runtime"] == (before.get("default-runtime") or "runc")
     rest = {"runtimes", "default-runtime"}
-    assert same({k: v for k, v in meaning.items() if k not in rest}, {k: v for k, v in before.items() if k not in rest})
+    assert is_same(
+        {k: v for k, v in meaning.items() if k not in rest}, {k: v for k, v in before.items() if k not in rest}
+    )
 
 
 def test_a_handler_that_the_operator_changed_since_is_theirs_now() -> None:
@@ -171,7 +173,7 @@ def test_a_handmade_entry_returns_with_all_that_it_said() -> None:
     text, ownership = with_us(base)
     edited = json_document.edit(text, [Set(("x",), 5)])
     without, _ = docker_config.without_us(edited, ownership, FOLDER)
-    assert same(json_document.parse(without), json_document.parse(base.replace(b"1e3", b"5")))
+    assert is_same(json_document.parse(without), json_document.parse(base.replace(b"1e3", b"5")))
 
 
 @pytest.mark.parametrize("folder", [FOLDER, FOLDER + "/"])
@@ -202,9 +204,9 @@ def test_an_older_installers_default_is_taken_back_but_an_operators_stays() -> N
 )
 def test_a_wrong_type_is_named_with_its_line(content: bytes, line: int, word: str) -> None:
     for act in (
-        lambda: docker_config.with_us(content, HANDLERS, "nvidia"),
+        lambda: docker_config.add_handlers(content, HANDLERS, "nvidia"),
         lambda: docker_config.without_us(content, Ownership(), FOLDER),
-        lambda: docker_config.explicit(content),
+        lambda: docker_config.make_explicit(content),
     ):
         with pytest.raises(ConfigurationError) as raised:
             act()
@@ -221,30 +223,32 @@ def test_a_wrong_type_is_named_with_its_line(content: bytes, line: int, word: st
     ],
 )
 def test_flags_that_collide_with_our_keys_are_seen(arguments: list[str], flags: list[str]) -> None:
-    assert docker_config.flag_conflicts(arguments) == flags
+    assert docker_config.find_flag_conflicts(arguments) == flags
 
 
 # --- the adapter's decisions about the whole file ---
 
 
 def file(content: bytes | None) -> EngineFile:
-    found = None if content is None else Found("/etc/d.json", content, Metadata(0o644, 0, 0), Identity(1, 2, 3, 4, 5))
+    found = (
+        None if content is None else Found("/etc/d.json", content, Metadata(0o644, 0, 0), FileIdentity(1, 2, 3, 4, 5))
+    )
     return EngineFile("daemon.json", "/etc/d.json", found)
 
 
-def base_of(content: bytes | None, remembered: Recorded) -> bytes | None:
+def base_of(content: bytes | None, remembered: RecordedFile) -> bytes | None:
     return Docker().without_us(file(content), remembered, FOLDER).base
 
 
 def test_an_untouched_file_gives_the_very_bytes_back() -> None:
     before = b'{ "log-driver":"x"  }'
     text, ownership = with_us(before)
-    assert base_of(text, Recorded(before, frozenset({digest_of(text)}), ownership)) == before
+    assert base_of(text, RecordedFile(before, frozenset({digest_of(text)}), ownership)) == before
 
 
 def test_a_file_made_for_us_goes_again_unless_somebody_put_something_in() -> None:
     text, ownership = with_us(b"")
-    remembered = Recorded(None, frozenset({digest_of(text)}), ownership)
+    remembered = RecordedFile(None, frozenset({digest_of(text)}), ownership)
     assert base_of(text, remembered) is None
     assert base_of(text + b"\n", remembered) is None
     edited = json_document.edit(text, [Set(("debug",), value=True)])
@@ -252,11 +256,11 @@ def test_a_file_made_for_us_goes_again_unless_somebody_put_something_in() -> Non
 
 
 def test_a_file_that_the_operator_removed_meanwhile_is_not_brought_back() -> None:
-    assert base_of(None, Recorded(b"{}", frozenset({digest_of(b"x")}), Ownership())) is None
+    assert base_of(None, RecordedFile(b"{}", frozenset({digest_of(b"x")}), Ownership())) is None
 
 
 def test_an_empty_file_of_the_operators_stays_an_empty_file() -> None:
-    assert base_of(b"", Recorded()) == b""
+    assert base_of(b"", RecordedFile()) == b""
 
 
 def test_what_should_be_served_is_what_was_registered() -> None:
@@ -281,7 +285,7 @@ def test_what_should_be_served_is_what_was_registered() -> None:
 @given(VALUES)
 def test_values_survive_being_written_down(value: Any) -> None:
     docker = Docker()
-    assert same(docker.read_value(docker.write_value(value)), value)
+    assert is_same(docker.read_value(docker.write_value(value)), value)
     assert lookup(json_document.parse(docker.write_value(value).encode()), ("value",)) is not ABSENT
 
 
@@ -304,16 +308,16 @@ def test_values_survive_being_written_down(value: Any) -> None:
 def test_cdi_is_turned_on_beside_all_other_features_and_what_stood_there_returns(
     base: bytes, features: dict[str, bool] | None
 ) -> None:
-    text, ownership = docker_config.with_us(base, HANDLERS, "nvidia", cdi=True)
+    text, ownership = docker_config.add_handlers(base, HANDLERS, "nvidia", cdi=True)
     wanted = features or {"buildkit": True, "containerd-snapshotter": False, "cdi": True}
     assert json_document.parse(text)["features"] == wanted
     without, left = docker_config.without_us(text, ownership, FOLDER)
-    assert same(json_document.parse(without), json_document.parse(base))
+    assert is_same(json_document.parse(without), json_document.parse(base))
     assert left == ()
 
 
 def test_cdi_that_somebody_turned_off_meanwhile_stays_off_and_their_feature_stays() -> None:
-    text, ownership = docker_config.with_us(b'{"debug": true}', HANDLERS, None, cdi=True)
+    text, ownership = docker_config.add_handlers(b'{"debug": true}', HANDLERS, None, cdi=True)
     edited = json_document.edit(
         text, [Set(("features", "cdi"), value=False), Set(("features", "buildkit"), value=True)]
     )
@@ -322,7 +326,7 @@ def test_cdi_that_somebody_turned_off_meanwhile_stays_off_and_their_feature_stay
 
 
 def test_a_feature_that_somebody_added_to_ours_stays_without_ours() -> None:
-    text, ownership = docker_config.with_us(b"{}", HANDLERS, None, cdi=True)
+    text, ownership = docker_config.add_handlers(b"{}", HANDLERS, None, cdi=True)
     edited = json_document.edit(text, [Set(("features", "buildkit"), value=True)])
     without, _ = docker_config.without_us(edited, ownership, FOLDER)
     assert json_document.parse(without) == {"features": {"buildkit": True}}
@@ -334,10 +338,10 @@ def test_a_feature_that_somebody_added_to_ours_stays_without_ours() -> None:
 )
 def test_features_that_cdi_cannot_join_are_found_with_their_line(base: bytes, line: int) -> None:
     with pytest.raises(ConfigurationError, match="features") as caught:
-        docker_config.with_us(base, HANDLERS, None, cdi=True)
+        docker_config.add_handlers(base, HANDLERS, None, cdi=True)
     assert caught.value.line == line
-    text, _ = docker_config.with_us(base, HANDLERS, None)  # not ours to judge where nothing of it is touched
-    assert same(json_document.parse(text)["features"], json_document.parse(base)["features"])
+    text, _ = docker_config.add_handlers(base, HANDLERS, None)  # not ours to judge where nothing of it is touched
+    assert is_same(json_document.parse(text)["features"], json_document.parse(base)["features"])
 
 
 @settings(max_examples=50, deadline=None)
@@ -347,12 +351,12 @@ def test_with_cdi_only_that_feature_changes(base: bytes) -> None:
     theirs = features if isinstance(features, dict) else {}
     if (features is not None and not isinstance(features, dict)) or not isinstance(theirs.get("cdi", True), bool):
         return
-    plain, _ = docker_config.with_us(base, HANDLERS, "nvidia")
-    text, ownership = docker_config.with_us(base, HANDLERS, "nvidia", cdi=True)
-    expected = apply(json_document.parse(plain), (Set(("features",), {**theirs, "cdi": True}),))
-    assert same(json_document.parse(text), expected)
+    plain, _ = docker_config.add_handlers(base, HANDLERS, "nvidia")
+    text, ownership = docker_config.add_handlers(base, HANDLERS, "nvidia", cdi=True)
+    expected = apply_changes(json_document.parse(plain), (Set(("features",), {**theirs, "cdi": True}),))
+    assert is_same(json_document.parse(text), expected)
     without, _ = docker_config.without_us(text, ownership, FOLDER)
-    assert same(json_document.parse(without), json_document.parse(base))
+    assert is_same(json_document.parse(without), json_document.parse(base))
 
 
 def test_a_default_that_containerds_shim_runs_is_the_low_level_runtime() -> None:
@@ -360,7 +364,7 @@ def test_a_default_that_containerds_shim_runs_is_the_low_level_runtime() -> None
         b'{"default-runtime": "y", "runtimes": {"y": {"runtimeType": "io.containerd.runc.v2", '
         b'"options": {"BinaryName": "/usr/bin/crun"}}, "kata": {"runtimeType": "io.containerd.kata.v2"}}}'
     )
-    assert low_level(base, docker_config.SHAPE) == ("/usr/bin/crun",)
+    assert list_low_level_runtimes(base, docker_config.SHAPE) == ("/usr/bin/crun",)
 
 
 @pytest.mark.parametrize(

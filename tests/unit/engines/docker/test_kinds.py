@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from toolkit_installer.engines.docker import client as docker_kinds
-from toolkit_installer.engines.docker.config import DockerLive
+from toolkit_installer.engines.docker.config import DockerLiveState
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
@@ -20,13 +20,15 @@ CONFIG = "/etc/docker/daemon.json"
 
 def live(
     executable: str = "/usr/bin/dockerd", *, system: str = "Debian GNU/Linux 12", rootless: bool = False
-) -> DockerLive:
+) -> DockerLiveState:
     process = Process(2**22 + 1, "dockerd", executable, (executable,), 1.0, "docker.service")
-    return DockerLive("28.5.2", {}, "runc", process, rootless=rootless, system=system)
+    return DockerLiveState("28.5.2", {}, "runc", process, rootless=rootless, system=system)
 
 
-def refuse(tmp_path: Path, given: EngineSettings, socket: str, config: str, seen: DockerLive | None) -> None:
-    docker_kinds.refuse(Node(str(tmp_path)), EngineTarget(EngineName.DOCKER, given), socket, config, seen)
+def refuse(tmp_path: Path, given: EngineSettings, socket: str, config: str, seen: DockerLiveState | None) -> None:
+    docker_kinds.refuse_foreign_docker(
+        Node(str(tmp_path)), EngineTarget(EngineName.DOCKER, given), socket, config, seen
+    )
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from toolkit_installer.engines.docker import config as docker_config
 from toolkit_installer.engines.docker import config as docker_rules
-from toolkit_installer.engines.docker.config import DockerLive
+from toolkit_installer.engines.docker.config import DockerLiveState
 from toolkit_installer.errors import ConfigurationError
 
 
@@ -58,7 +58,7 @@ def test_a_file_that_dockerd_takes_is_not_refused(content: bytes) -> None:
 )
 def test_a_key_that_is_a_flag_too_is_found_with_its_line(arguments: list[str], key: str) -> None:
     with pytest.raises(ConfigurationError, match=f'"{key}" stands here too') as caught:
-        docker_rules.refuse_conflicts(b'{\n\n"%s": 1}' % key.encode(), ["/usr/bin/dockerd", *arguments])
+        docker_rules.refuse_flag_conflicts(b'{\n\n"%s": 1}' % key.encode(), ["/usr/bin/dockerd", *arguments])
     assert caught.value.line == 3
 
 
@@ -86,19 +86,19 @@ def test_a_key_that_is_a_flag_too_is_found_with_its_line(arguments: list[str], k
 )
 def test_a_flag_that_may_be_repeated_is_found_by_the_key_of_all_its_values(flag: str, key: str) -> None:
     with pytest.raises(ConfigurationError, match=f'"{key}" stands here too'):
-        docker_rules.refuse_conflicts(b'{"%s": ["x"]}' % key.encode(), ["dockerd", f"--{flag}=x"])
+        docker_rules.refuse_flag_conflicts(b'{"%s": ["x"]}' % key.encode(), ["dockerd", f"--{flag}=x"])
 
 
 @pytest.mark.parametrize(
     "arguments", [[], ["--config-file", "debug"], ["--label", "debug"], ["--debugging"], ["debug"]]
 )
 def test_a_flag_of_another_name_is_no_conflict(arguments: list[str]) -> None:
-    docker_rules.refuse_conflicts(b'{"debug": true, "hosts": []}', ["dockerd", *arguments])
+    docker_rules.refuse_flag_conflicts(b'{"debug": true, "hosts": []}', ["dockerd", *arguments])
 
 
 @pytest.mark.parametrize("words", [["--config-file", "/x"], ["--config-file=/x"]])
 def test_the_candidate_takes_the_place_of_the_daemons_own_file(words: list[str]) -> None:
-    assert docker_rules.flags(["dockerd", "-H", "fd://", *words, "--debug"]) == ["-H", "fd://", "--debug"]
+    assert docker_rules.list_other_flags(["dockerd", "-H", "fd://", *words, "--debug"]) == ["-H", "fd://", "--debug"]
 
 
 ALIASES = ("io.containerd.runc.v2", "io.containerd.runtime.v1.linux")
@@ -125,28 +125,28 @@ def test_no_text_on_which_an_old_dockerd_panics_is_one_that_it_may_be_signalled_
     runtimes: dict[str, object] | None, default: str | None, version: str
 ) -> None:
     content = json.dumps({"runtimes": runtimes, "default-runtime": default}).encode()
-    release = DockerLive(version, {}, None).release
-    lost = docker_rules.deadly_default(content, release)
-    assert (lost is not None) == panics(docker_config.explicit(content))
+    release = DockerLiveState(version, {}, None).release
+    lost = docker_rules.find_deadly_default(content, release)
+    assert (lost is not None) == panics(docker_config.make_explicit(content))
     assert lost in (None, default)
 
 
 @pytest.mark.parametrize("version", NEW)
 @pytest.mark.parametrize("alias", ALIASES)
 def test_a_dockerd_that_keeps_its_aliases_may_be_signalled_with_one_for_its_default(version: str, alias: str) -> None:
-    DockerLive(version, {}, None).refuse_signal(json.dumps({"default-runtime": alias}).encode())
+    DockerLiveState(version, {}, None).refuse_signal(json.dumps({"default-runtime": alias}).encode())
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b'{"default-runtime": "runc"}', b'{"runtimes": {}}'])
 def test_an_old_dockerd_may_be_signalled_on_a_file_without_an_alias(content: bytes | None) -> None:
-    DockerLive("20.10.24", {}, None).refuse_signal(content)
+    DockerLiveState("20.10.24", {}, None).refuse_signal(content)
 
 
 @pytest.mark.parametrize("version", OLD)
 def test_a_default_that_ends_dockerd_at_a_signal_is_refused_with_its_line_and_with_what_to_do(version: str) -> None:
     content = b'{\n"debug": true,\n"default-runtime": "io.containerd.runc.v2"}'
     with pytest.raises(ConfigurationError, match=r"'io\.containerd\.runc\.v2'") as caught:
-        DockerLive(version, {}, None).refuse_signal(b'{"default-runtime":"io.containerd.runc.v2"}', content)
+        DockerLiveState(version, {}, None).refuse_signal(b'{"default-runtime":"io.containerd.runc.v2"}', content)
     assert caught.value.line == 3
     assert "--restart-mode systemd --allow-restart" in str(caught.value.hint)
     assert "--restart-mode none" in str(caught.value.hint)
@@ -171,4 +171,4 @@ def test_a_default_that_ends_dockerd_at_a_signal_is_refused_with_its_line_and_wi
     ],
 )
 def test_a_file_that_is_refused_may_be_one_that_dockerd_starts_with(content: bytes, *, starts: bool) -> None:
-    assert docker_rules.takes(content) is starts
+    assert docker_rules.is_accepted(content) is starts

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING
 from toolkit_installer.engines.containerd.distributions.k0s import K0S
 from toolkit_installer.engines.containerd.distributions.microk8s import MICROK8S
 from toolkit_installer.engines.containerd.distributions.rancher import K3S, RKE2
-from toolkit_installer.engines.containerd.layouts import Generating, Read
+from toolkit_installer.engines.containerd.layouts import GeneratingDistribution, ReadContent
 
 if TYPE_CHECKING:
     from toolkit_installer.engines.containerd.layouts import Layout
 
-DISTRIBUTIONS: tuple[Generating, ...] = (K3S, RKE2, K0S, MICROK8S)
+DISTRIBUTIONS: tuple[GeneratingDistribution, ...] = (K3S, RKE2, K0S, MICROK8S)
 """Ordered: a distribution comes before those that it could be mistaken for."""
 
 
-def layout_of(read: Read, config: str) -> Layout | None:
+def layout_of(read: ReadContent, config: str) -> Layout | None:
     """Return the layout of the distribution whose containerd is started with `config`, None if it is no distribution's.
 
     Raises ConfigurationError for a distribution whose files cannot be determined yet.

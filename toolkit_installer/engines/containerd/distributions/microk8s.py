@@ -6,25 +6,25 @@ import posixpath
 import re
 from typing import TYPE_CHECKING
 
-from toolkit_installer.engines.containerd.layouts import Generating, Read
+from toolkit_installer.engines.containerd.layouts import GeneratingDistribution, ReadContent
 
 if TYPE_CHECKING:
     from toolkit_installer.engines.containerd.layouts import Layout
 
 _CURRENT = "/var/snap/microk8s/current/args"
-_MADE = "containerd.toml"
+_GENERATED = "containerd.toml"
 _TEMPLATE = "containerd-template.toml"
 _STARTED_WITH = r"/microk8s/[^/]+/args/containerd\.toml\Z"
 _COMMON = "/var/snap/microk8s/common"
 
 
-class _Microk8s(Generating, frozen=True, kw_only=True):
+class _Microk8s(GeneratingDistribution, frozen=True, kw_only=True):
     @property
     def started_with(self) -> str:
         """The file that the wrapper makes from the current revision's template."""
-        return posixpath.join(_CURRENT, _MADE)
+        return posixpath.join(_CURRENT, _GENERATED)
 
-    def layout(self, read: Read, config: str) -> Layout | None:
+    def layout(self, read: ReadContent, config: str) -> Layout | None:
         """Return the layout of a template that exists."""
         from toolkit_installer.engines.containerd import layouts  # noqa: PLC0415  # imported when a layout is built
 
@@ -36,7 +36,7 @@ class _Microk8s(Generating, frozen=True, kw_only=True):
         return layouts.Layout(
             name=self.name,
             units=self.units,
-            generated=posixpath.join(posixpath.dirname(config), _MADE),
+            generated=posixpath.join(posixpath.dirname(config), _GENERATED),
             source=config,
             version=layouts.version_of(config, content),  # it is TOML: the wrapper fills in placeholders within strings
             drop_in=config,
@@ -49,8 +49,8 @@ MICROK8S = _Microk8s(
     name="microk8s",
     sockets=(f"{_COMMON}/run/containerd.sock",),
     config=posixpath.join(_CURRENT, _TEMPLATE),
-    programs=(r"/snap/microk8s/(?P<revision>[^/]+)/", rf"/var/snap/microk8s/\g<revision>/args/{_MADE}"),
-    roots=(rf"{_COMMON}/var/lib/containerd\Z", posixpath.join(_CURRENT, _MADE)),
+    programs=(r"/snap/microk8s/(?P<revision>[^/]+)/", rf"/var/snap/microk8s/\g<revision>/args/{_GENERATED}"),
+    roots=(rf"{_COMMON}/var/lib/containerd\Z", posixpath.join(_CURRENT, _GENERATED)),
     state=f"{_COMMON}/run/containerd",
     units=("snap.microk8s.daemon-containerd.service",),
     binaries=("/snap/bin/microk8s",),
