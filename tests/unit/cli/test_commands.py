@@ -477,7 +477,7 @@ def test_a_bug_shows_its_traceback_with_debug(
     assert start(OURS, "run", *arguments, **environment) == ExitCode.BUG
     error = capsys.readouterr().err
     assert "Traceback" in error
-    assert "test_cli.py" in error
+    assert "test_commands.py" in error
 
 
 def test_an_interrupted_plan_leaves_no_traceback(actions: Actions, capsys: pytest.CaptureFixture[str]) -> None:
