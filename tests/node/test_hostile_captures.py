@@ -126,7 +126,7 @@ def test_captures_that_use_up_the_limits_are_refused_one_by_one(fleet: Path, tmp
 ELSEWHERE = """
 import contextlib, importlib, io, os, pkgutil, socket, sys
 import toolkit_installer
-from toolkit_installer.cli import captures, commands
+from toolkit_installer.cli import capture_workers, commands
 from toolkit_installer.settings import Program
 for module in pkgutil.walk_packages(toolkit_installer.__path__, "toolkit_installer."):
     if not module.name.endswith("__main__") and "process" not in module.name:
@@ -136,7 +136,7 @@ def read(path, *_):  # the program opens a file by its descriptor, for which the
     with open(path, "rb") as file:
         return file.read()
 
-captures.read_bounded = read
+capture_workers.read_bounded = read
 
 def refuse(what, name):
     if isinstance(name, int) or str(name).startswith(("/captures", "/proc/self/statm")):

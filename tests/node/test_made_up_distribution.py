@@ -16,10 +16,10 @@ MADE = "/etc/slim/containerd.toml"
 DROP_IN = "/etc/slim/containerd.d/99-nvidia.toml"
 CRI = "io.containerd.cri.v1.runtime"
 MODULE = f"""
-from toolkit_installer.engines.containerd.layouts import Generating
+from toolkit_installer.engines.containerd.layouts import GeneratingDistribution
 from toolkit_installer.engines.containerd.layouts import Layout
 
-class Slim(Generating):
+class Slim(GeneratingDistribution):
     def layout(self, read, config):
         if config != self.config or read(config) is None:
             return None

@@ -19,8 +19,8 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Set
 from toolkit_installer.engines import ownership
 from toolkit_installer.engines.api import Adapter, DesiredFile, DesiredState, EngineFile, EngineSilentError
-from toolkit_installer.engines.api import Inspection, Recorded
-from toolkit_installer.engines.common import answering, reloading
+from toolkit_installer.engines.api import Inspection, RecordedFile
+from toolkit_installer.engines.common import reload_method, serving
 from toolkit_installer.settings import EngineName, ReloadMode
 
 ROLE = "boxer.toml"
@@ -38,34 +38,34 @@ class Boxer(Adapter):
 
     def inspect(self, node, target):
         socket = target.socket or "/run/boxer.sock"
-        live, silence = answering.heard(self, node, socket, target.asked.answer_timeout)
+        live, silence = serving.query_engine(self, node, socket, target.asked.answer_timeout)
         file = EngineFile(ROLE, *node.locate_file(target.config or "/etc/boxer/boxer.toml"))
         return Inspection(socket, (file,), live, silence)
 
     def desired(self, inspection, request, memories):
         (file,) = inspection.files
-        without = self.without_us(file, memories.get(file.path, Recorded()), request.toolkit_folder)
+        without = self.without_us(file, memories.get(file.path, RecordedFile()), request.toolkit_folder)
         base = toml_document.parse(without.base or b"")
         changes = [Set(("runtimes", each.name), {"path": each.executable}) for each in request.handlers]
         changes += [Set(("default",), request.default)] if request.default else []
         text = toml_document.edit(without.base or b"", changes, marker="Added for boxer.")
         served = {each.name: each.executable for each in request.handlers}
-        goal = without.holding(text, toml_document.parse, ownership.record(base, changes))
-        return DesiredState((goal,), served, request.default, ownership.low_level(base, SHAPE))
+        goal = without.holding(text, toml_document.parse, ownership.record_ownership(base, changes))
+        return DesiredState((goal,), served, request.default, ownership.list_low_level_runtimes(base, SHAPE))
 
     def recognised(self, inspection, toolkit_folder):
         return {}
 
     def without_us(self, file, memory, toolkit_folder):
         def without_ours(content):
-            gone, left = ownership.strip(toml_document.parse(content), SHAPE, memory.ownership, toolkit_folder)
+            gone, left = ownership.remove_ours(toml_document.parse(content), SHAPE, memory.ownership, toolkit_folder)
             return toml_document.edit(content, gone, marker="Added for boxer."), left
 
         base, left = ownership.revert_content(file.content, memory.before, memory.written, without_ours)
         return DesiredFile(file, base=base, target=base, left=left)
 
     def reload(self, node, inspection, settings):
-        return reloading.decide(node, self.name, inspection, settings.reload_mode, ReloadMode.SIGNAL)
+        return reload_method.choose_reload(node, self.name, inspection, settings.reload_mode, ReloadMode.SIGNAL)
 
     def ask(self, node, socket, seconds):
         raise EngineSilentError("boxer does not answer", path=socket)

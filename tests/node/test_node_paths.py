@@ -145,13 +145,13 @@ def test_a_toolkit_that_is_elsewhere_on_the_node_is_refused(node: FakeNode, tmp_
 
 CONNECTS = """\
 import socket, sys
-from toolkit_installer.engines.common.serving import place_of_socket
+from toolkit_installer.engines.common.serving import resolve_socket
 from toolkit_installer.node.root import Root
-from toolkit_installer.node.sockets import reachable
+from toolkit_installer.node.sockets import shorten_socket_path
 
 path = "/proc/1/root" + sys.argv[1]
-place_of_socket(Root("/"), path)
-with reachable(Root("/"), path) as name, socket.socket(socket.AF_UNIX) as connection:
+resolve_socket(Root("/"), path)
+with shorten_socket_path(Root("/"), path) as name, socket.socket(socket.AF_UNIX) as connection:
     connection.connect(name)
 """
 

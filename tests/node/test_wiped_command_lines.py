@@ -265,7 +265,7 @@ def test_the_flags_that_k3s_wiped_are_those_of_its_unit_whose_main_process_it_is
             "ExecStart": f"{{ path=/usr/local/bin/k3s ; argv[]={words} ; ignore_errors=no ; pid=1 }}",
         }
         with (
-            mock.patch.object(kubelet, "named", return_value=[within]),
+            mock.patch.object(kubelet, "find_by_name", return_value=[within]),
             mock.patch.object(Services, "property", lambda _, __, name: told_of[name]),
         ):
             (found,) = kubelet.find_running_kubelets(Node(str(bare.root)))

@@ -31,7 +31,7 @@ class Clock:
         """Return how long all pauses so far would have taken."""
         return self.now
 
-    def rest(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         """Pause, and heed a signal as ever."""
         self.now += seconds
         signals.sleep(0.001)

@@ -82,7 +82,8 @@ def test_a_module_that_is_put_off_comes_with_its_first_use_or_before_the_node_is
     ids=["missing", "there-before"],
 )
 def test_a_module_that_is_kept_away_is_missing_for_that_long_unless_it_was_there_before(given: str, then: str) -> None:
-    text = f"from toolkit_installer import lazy\n{given}with lazy.without('json'):\n    {then}\nimport json; json.loads"
+    blocked = f"with lazy.block_import('json'):\n    {then}\n"
+    text = f"from toolkit_installer import lazy\n{given}{blocked}import json; json.loads"
     assert python(text) == ""
 
 
@@ -90,7 +91,7 @@ def test_what_is_only_named_has_placeholders_meanwhile_and_is_the_real_one_after
     assert (
         python(
             "import sys\nfrom toolkit_installer import lazy\n"
-            "with lazy.unused(decimal='Decimal', email__errors='MessageError'):\n"
+            "with lazy.defer_during_import(decimal='Decimal', email__errors='MessageError'):\n"
             "    from decimal import Decimal\n    from email.errors import MessageError\n    import decimal as first\n"
             "    assert Decimal is MessageError is lazy.Placeholder\n"
             "    assert lazy.Placeholder.one.two is lazy.Placeholder and isinstance(Decimal(1, a=2), Decimal)\n"

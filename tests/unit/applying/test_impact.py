@@ -178,7 +178,7 @@ def test_a_kubelet_that_runs_in_the_engines_unit_is_restarted_with_it(
 ) -> None:
     """microk8s has a unit for each: its containerd's has no kubelet in it."""
     server = Process(4194306, "k3s-server", "/usr/local/bin/k3s", (), 1.0, "k3s.service")
-    monkeypatch.setattr(kubelet, "named", lambda _names: [server])
+    monkeypatch.setattr(kubelet, "find_by_name", lambda _names: [server])
     monkeypatch.setattr(node, "is_home_of", lambda process: process is server)
     reload = Reload(ReloadMode.SYSTEMD, unit, restarts=True)
     assert impact(node, monkeypatch, Systemd({}), reload).kubelet_in_unit is inside

@@ -129,7 +129,7 @@ def test_a_runtime_of_that_path_that_is_another_file_is_none_of_ours(
     played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     played.shim(played.bundle("train-0", played.runtime))
-    monkeypatch.setattr(impact, "same_file", lambda _node, _pid, _path: False)
+    monkeypatch.setattr(impact, "is_same_file", lambda _node, _pid, _path: False)
     assert played.found(EngineName.CONTAINERD) == RunningContainers(1, 0)
 
 

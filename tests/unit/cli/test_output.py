@@ -94,7 +94,7 @@ def seen_on_a_terminal(script: str, **environment: str) -> bytes:
 DIFF = """
 from toolkit_installer.cli import output
 from toolkit_installer.documents import diff
-output.show(["+no diff", output.DiffLine("+a\\x1b[2Jb", diff.painted)])
+output.show(["+no diff", output.DiffLine("+a\\x1b[2Jb", diff.colorize)])
 output.show_own("\\x1b[1mbold\\x1b[0m")
 """
 

@@ -76,7 +76,7 @@ class Server:
     def monotonic(self) -> float:
         return self.now
 
-    def rest(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         assert seconds > 0
         self.now += seconds
 

@@ -301,7 +301,7 @@ class Script:
     def time(self) -> float:
         return NOW + self.now
 
-    def rest(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> None:
         self.now += seconds
 
 

@@ -59,8 +59,8 @@ def test_an_engine_that_ends_only_after_this_process_is_not_waited_for_and_keeps
         raise EngineSilentError("connection refused", path=RECORD.socket)
 
     process = Process(4711, "crio", "/usr/bin/crio", ("crio",), 1.0, "crio.service")
-    monkeypatch.setattr(engine, "adapter_of", lambda _name: SimpleNamespace(ask=ask))
-    monkeypatch.setattr(engine, "process_of", lambda *_: process)
+    monkeypatch.setattr(engine, "get_adapter", lambda _name: SimpleNamespace(ask=ask))
+    monkeypatch.setattr(engine, "find_process", lambda *_: process)
     attention = SignalCollector()
     attention.awaited_by = process if ends_after_us else msgspec.structs.replace(process, pid=4712)
     node: Any = None

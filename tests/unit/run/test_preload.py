@@ -38,14 +38,14 @@ import sys
 from toolkit_installer import log
 from toolkit_installer.run import preload
 log.configure(None, debug=False, stream=sys.stderr)
-preload.everything()
+preload.import_all()
 print(*sys.modules)
 """
 
 
 OF_A_POD = "".join(f"import toolkit_installer.{name}\n" for name in OF_A_RUN) + LIST_MODULES
-OF_CONTAINERD = LIST_MODULES.replace("everything()", "everything(frozenset({'containerd'}))")
-OF_DOCKER = LIST_MODULES.replace("everything()", "everything(frozenset({'containerd', 'docker'}))")
+OF_CONTAINERD = LIST_MODULES.replace("import_all()", "import_all(frozenset({'containerd'}))")
+OF_DOCKER = LIST_MODULES.replace("import_all()", "import_all(frozenset({'containerd', 'docker'}))")
 
 
 pytestmark = pytest.mark.xdist_group("beforehand")  # what all of them read is read once

@@ -45,7 +45,7 @@ def start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
             process for process in processes.find_by_name(names) if process.pid in {child.pid for child in children}
         ]
 
-    monkeypatch.setattr(serving, "named", ours)
+    monkeypatch.setattr(serving, "find_by_name", ours)
 
     def start(name: str, *arguments: str) -> int:
         command = [sys.executable, "-I", "-S", str(script), name, *arguments]

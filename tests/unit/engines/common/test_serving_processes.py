@@ -269,7 +269,7 @@ def test_an_engine_with_a_wiped_command_line_and_an_odd_socket_is_asked_on_each_
 ) -> None:
     me = processes.inspect_process(os.getpid())
     monkeypatch.setattr(serving, "find_unnamed_engines", lambda _: iter([(EngineName.CONTAINERD, me, sockets)]))
-    monkeypatch.setattr(toolkit_users, "adapter_of", lambda _: Adapter(answers, runs))
+    monkeypatch.setattr(toolkit_users, "get_adapter", lambda _: Adapter(answers, runs))
     found = toolkit_users._find_hidden_offers(node, TOOLKIT)
     assert len(found) == (held is not None)
     assert all(words.endswith(held or "") for words in found)

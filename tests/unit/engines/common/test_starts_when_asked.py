@@ -35,7 +35,7 @@ def test_it_is_one_whose_socket_pid_1_holds_and_that_has_no_process(
         asked.append(pid)
         return held
 
-    monkeypatch.setattr(serving, "bound", bound)
+    monkeypatch.setattr(serving, "list_bound_sockets", bound)
     monkeypatch.setattr(serving, "find_process", lambda *_: object() if runs else None)
     assert serving.is_socket_activated(NODE, EngineName.DOCKER, SOCKET) is expected
     assert asked == [1]
