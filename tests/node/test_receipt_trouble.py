@@ -154,7 +154,7 @@ DAMAGES: dict[str, Callable[[bytes], bytes]] = {
     "empty": lambda _content: b"",
     "garbage": lambda _content: bytes(range(256)),
     "no-object": lambda _content: b"[]\n",
-    "another-json": lambda _content: b'{"schema": 4, "hello": "world"}\n',
+    "another-json": lambda _content: b'{"schema": 5, "hello": "world"}\n',
     "a-wrong-field": changed(engines="docker"),
     "a-path-that-leads-out": changed(toolkit_files=["../../../etc/passwd"]),
     "a-state-that-never-was": changed(state="done"),

@@ -217,7 +217,7 @@ def test_a_package_that_is_not_whole_says_so(node: FakeNode, releases: Releases)
 
 LOCKS = f'"pid_fd": PID_FD, "pid_path": "{PID_FILE}", "pid_folders": ["/run/nvidia"], "lock_fd": LOCK_FD'
 COMMAND = f"\n30.0\n2\n/usr/bin/toolkit-installer\nrun\n{DAEMON_JSON}\n1 2 3 4 5"
-STATE = '{"driver": [["/run/nvidia/driver", "absent 2"]], "driver_away": false, "tries": 1}'
+STATE = '{"form": 1, "driver": [["/run/nvidia/driver", "absent 2"]], "driver_away": false, "tries": 1}'
 STATES = {
     "locks alone": f"{{{LOCKS}}}{COMMAND}",
     "with a state": f'{{{LOCKS}, "state": {STATE}}}{COMMAND}',
@@ -269,9 +269,10 @@ def test_any_other_event_leads_back_to_sleep_with_the_locks_held(installed: Fake
     assert not installed.exists(PID_FILE)
 
 
-def test_what_is_not_understood_is_looked_at_again(installed: FakeNode) -> None:
+@pytest.mark.parametrize("state", ["locks alone", "of another form", "of other types", "cut off", "empty"])
+def test_what_is_not_understood_is_looked_at_again(installed: FakeNode, state: str) -> None:
     installed.write(DAEMON_JSON, DOCKER)
-    run = woken(installed, STATES["of another form"], "LATER")
+    run = woken(installed, STATES[state], "LATER")
     run.wait_for("looking again")
     run.wait_for(WAITING)
     assert b"nvidia" in installed.read(DAEMON_JSON)

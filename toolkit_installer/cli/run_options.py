@@ -26,7 +26,6 @@ from toolkit_installer.node.processes import Process
 from toolkit_installer.receipt import trust as receipts
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.reporting import saved_state
 from toolkit_installer.revert import uninstall
 from toolkit_installer.settings import AUTO, PID_FILES, EngineName, Method, Program
 
@@ -185,6 +184,8 @@ def _find_waiting_run(node: Node, paths: Iterable[str]) -> _WaitingRun | None:
 
     Raises NodeError.
     """
+    from toolkit_installer.reporting import saved_state  # noqa: PLC0415  # only where a run may wait
+
     for path in dict.fromkeys(paths):
         pid = locks.find_instance(node.files, path)
         process = processes.inspect_process(pid) if pid is not None else None

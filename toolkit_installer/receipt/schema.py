@@ -129,7 +129,7 @@ _SIMPLE: Mapping[type, Callable[[Any], Any]] = {
 """The readers of what any field may hold; an enumeration reads its own."""
 
 
-SCHEMA = 4
+SCHEMA = 5
 FOLDER = ".toolkit-installer"
 """The receipt's folder, beneath the install folder."""
 FILE = "receipt.json"

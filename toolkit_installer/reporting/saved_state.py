@@ -1,12 +1,13 @@
 """What a run must know again after it waited as the idle process: one value, saved in a memory file as JSON.
 
-The idle process holds the memory file open. Another release of the program may read it: unknown fields are ignored,
-missing fields have their defaults, and a state with a value of a wrong type counts as unknown: then the run inspects
-the node anew.
+The idle process holds the memory file open. Another release of the program may read it: it ignores unknown
+fields and gives missing ones their defaults. A state of another form, or with a value of a wrong type, counts as
+unknown: then the run inspects the node anew.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -64,20 +65,40 @@ class SavedState(msgspec.Struct, frozen=True):
     """The whole state was understood. If not, the run inspects the node anew."""
 
 
+FORM = 1
+"""The form of a saved state. It changes whenever an older release would misunderstand a newer state."""
+
+
 def parse(saved: Any) -> SavedState:
     """Return the state in values that JSON has. A state that is not understood is `SavedState(known=False)`. Pure."""
-    try:
-        return msgspec.convert(saved, SavedState)
-    except msgspec.ValidationError:
+    if not isinstance(saved, dict) or saved.get("form") != FORM:
         return SavedState(known=False)
+    try:
+        state = msgspec.convert(saved, SavedState)
+    except (msgspec.ValidationError, ValueError):  # ValueError: a key is not valid Unicode
+        return SavedState(known=False)
+    return state if _is_command(state.command) else SavedState(known=False)
 
 
-def plain(state: SavedState) -> Any:
+def plain(state: SavedState) -> dict[str, Any]:
     """Return the state as values that JSON has. Pure."""
-    return msgspec.to_builtins(state)
+    return {"form": FORM, **msgspec.to_builtins(state)}
 
 
 def of_run(pid: int) -> SavedState | None:
-    """Return the state of the run that waits as the process `pid`; None where that run is at work, or gone."""
+    """Return the state of the run that waits as the process `pid`; None where that run is at work, or gone.
+
+    Of a state that is not understood, such as another release's, only the command is known.
+    """
     saved = wait.saved_by(pid)
-    return parse(saved) if saved is not None else None
+    if saved is None:
+        return None
+    state, command = parse(saved.get("state")), saved.get("command")
+    if not state.known and isinstance(command, list) and _is_command(command):
+        return SavedState(command=tuple(command), known=False)
+    return state
+
+
+def _is_command(words: Sequence[Any]) -> bool:
+    """Return whether these can be the words of a command line."""
+    return all(isinstance(word, str) and "\0" not in word for word in words)

@@ -125,10 +125,7 @@ class Instance:
         self._watches.readiness.marker.prepare()
         with self._stoppable():
             self._watches.telling.prepare()
-            if self._watches.question is not None:
-                receipt = trust.load(self.node, self.store)
-                # the rest of an interrupted cleanup does not count as installed
-                self._watches.question.ask_at_start(bare=receipt is None or receipt.state is State.REVERTING)
+            self._ask_first(trust.load(self.node, self.store))
             if not self._watches.is_held():
                 self._converge_or_end()
         return self._go_on()
@@ -181,8 +178,15 @@ class Instance:
         if not saved.known and self.attention.stop is None:
             log.get().info("Another version of this program fell asleep: looking again", key="program-changed")
             self.attention.again = True
-            self._ask_again()
+            with self._stoppable():  # whether the node may be changed is unknown again
+                self._ask_first(trust.load_if_usable(self.node, self.store))
         return self._go_on()
+
+    def _ask_first(self, receipt: Receipt | None) -> None:
+        """Query whether the node is wanted; until it is, a run that found nothing installed changes nothing."""
+        if self._watches.question is not None:
+            # the rest of an interrupted cleanup does not count as installed
+            self._watches.question.ask_at_start(bare=receipt is None or receipt.state is State.REVERTING)
 
     def _ask_again(self, *, loudly: bool = False) -> None:
         """Query again whether the node is wanted, if that is unknown; a run no longer held back inspects the node."""

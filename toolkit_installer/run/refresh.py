@@ -49,13 +49,15 @@ def refresh(node: Node, paths: Iterable[str], seconds: float, *, installed: bool
     try:
         # the descriptor pins the PID: no other process can take it from here on
         asked = machine.now()
+        before = wait.saved_by(pid)
         requested = _request(node, path, pid, pidfd, deadline)
         while True:
             saved = saved_state.of_run(pid)
             outcome = saved.look if saved is not None else None
             if outcome is not None and outcome.began >= requested:
                 return outcome
-            if saved is not None and saved.look is None and saved.looked_at > asked:
+            reports_none = saved is not None and saved.look is None and saved.looked_at > asked
+            if reports_none or (saved is not None and not saved.known and wait.saved_by(pid) not in (before, None)):
                 raise AlreadyRunningError(
                     f"the waiting run (PID {pid}) has inspected the node, and its release reports no outcome",
                     path=path,

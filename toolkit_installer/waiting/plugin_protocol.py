@@ -84,5 +84,8 @@ def pack_status(status: PluginStatus) -> bytes:
 
 
 def parse_packet(packet: bytes) -> PluginStatus:
-    """Return the status in a packet."""
-    return PluginStatus(*json.loads(packet))
+    """Return the status in a packet; not connected if a process of another release sent the packet."""
+    fields = json.loads(packet)
+    if not isinstance(fields, list) or [type(field) for field in fields] != [bool, str, str, bool]:
+        return PluginStatus(reason="its process is of another release")
+    return PluginStatus(*fields)

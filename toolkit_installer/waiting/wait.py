@@ -12,7 +12,7 @@ import signal
 import stat
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -22,29 +22,38 @@ from toolkit_installer.node import signals as node_signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.settings import Program
 
+_Kind = TypeVar("_Kind", bound=msgspec.Struct)
 STATE = "toolkit-installer-state"
 SEEN_AS = f"/memfd:{STATE} (deleted)"
 """As the kernel names the open state (memfd_create(2), NOTES)."""
 
 
 class Locks(msgspec.Struct, frozen=True):
-    """The descriptors that a run keeps open while it waits. Every release reads these fields of a state."""
+    """The locks that a run holds while it waits. Every release writes and reads these fields of a state."""
 
     pid_fd: int
     pid_path: str
     pid_folders: tuple[str, ...]
     """Folders that were created for the PID file."""
     lock_fd: int | None
+
+
+class Descriptors(msgspec.Struct, frozen=True):
+    """What else a run keeps open while it waits."""
+
     others: tuple[tuple[int, str, tuple[str, ...]], ...] = ()
     """The PID files of other installers that are held as well: descriptor, path, folders that were created for it."""
     folders: tuple[int, ...] = ()
     """Folders in which the kernel reports every change."""
 
 
-def saved_by(pid: int) -> Any:
-    """Return the saved state of the run that waits as the process `pid`, None where that run is at work, or gone."""
+def saved_by(pid: int) -> dict[str, Any] | None:
+    """Return what the run saved that waits as the process `pid`, None where that run is at work, or gone.
+
+    `command` are the words that it was first started with, `state` is its state (reporting/saved_state.py).
+    """
     content = descriptors.content(pid, SEEN_AS, idling.LIMIT)
-    return _parse(content).get("state", {}) if content else None  # empty: it is being written
+    return _parse(content) if content else None  # empty: it is being written
 
 
 def _parse(content: bytes) -> dict[str, Any]:
@@ -112,9 +121,9 @@ class Resumed(msgspec.Struct, frozen=True):
     pid_folders: tuple[str, ...]
     lock_fd: int | None
     others: tuple[tuple[int, str, tuple[str, ...]], ...]
-    """As in `Locks`."""
+    """As in `Descriptors`."""
     state: Any
-    """The saved state, as values that JSON has."""
+    """The saved state, as values that JSON has; None if there is none."""
 
 
 def started_as() -> list[str]:
@@ -145,6 +154,8 @@ def wait(
         pid_file.path,
         tuple(pid_file.created_folders),
         lock_fd,
+    )
+    kept_open = Descriptors(
         tuple((other.fd, other.path, tuple(other.created_folders)) for other in pid_file.others),
         tuple(_notified(folders)),
     )
@@ -158,7 +169,8 @@ def wait(
         name = _ENTRY.replace("_", "-")
         following = interpreter.calling(f"toolkit_installer.__main__:{_ENTRY}", name, *sys.argv[1:])
         other = [interpreter.find_script(first), *first]
-    text = json.dumps(msgspec.to_builtins(locks) | {"state": state})
+    saved = msgspec.to_builtins(locks) | msgspec.to_builtins(kept_open) | {"command": first, "state": state}
+    text = json.dumps(saved)
     longest = str(seconds) if seconds is not None else ""
     fields = [text, str(_LOOK_SECONDS), longest, str(len(following)), *following]
     for each in watched:
@@ -213,12 +225,12 @@ def resumed() -> Resumed | None:
     saved = _parse(os.pread(fd, idling.LIMIT, 0))
     os.close(fd)
     woken = frozenset(event for event in events.split(",") if event)
-    state = saved.get("state", {})
-    try:
-        locks = msgspec.convert(saved, Locks)
-    except msgspec.ValidationError:
-        return Resumed(woken, None, "", (), None, (), state)
-    _forget_folders(locks)
+    state = saved.get("state")
+    locks = _convert(saved, Locks)
+    kept_open = _convert(saved, Descriptors) or Descriptors()
+    _forget_folders(kept_open, locks)
+    if locks is None:
+        return Resumed(woken, None, "", (), None, tuple(_others(kept_open, None)), state)
     is_named = _is_path(locks.pid_path)
     return Resumed(
         woken,
@@ -226,7 +238,7 @@ def resumed() -> Resumed | None:
         locks.pid_path if is_named else "",
         tuple(filter(_is_path, locks.pid_folders)),
         _kept(locks.lock_fd, stat.S_ISDIR) if locks.lock_fd is not None else None,
-        tuple(_others(locks)),
+        tuple(_others(kept_open, locks.pid_fd)),
         state,
     )
 
@@ -254,19 +266,28 @@ def _notified(folders: Sequence[str]) -> list[int]:
     return watching
 
 
-def _forget_folders(locks: Locks) -> None:
+def _convert(saved: dict[str, Any], kind: type[_Kind]) -> _Kind | None:
+    """Return the fields of a struct, None if one is missing or has a wrong type."""
+    known = {name: saved[name] for name in kind.__struct_fields__ if name in saved}
+    try:
+        return msgspec.convert(known, kind)
+    except msgspec.ValidationError:
+        return None
+
+
+def _forget_folders(kept_open: Descriptors, locks: Locks | None) -> None:
     """Close what kept the kernel reporting changes in folders. SIGIO stays held back: it would end the program."""
-    for fd in locks.folders:
-        if fd != locks.lock_fd and _kept(fd, stat.S_ISDIR) is not None:
+    for fd in kept_open.folders:
+        if (locks is None or fd != locks.lock_fd) and _kept(fd, stat.S_ISDIR) is not None:
             os.close(fd)
     while signal.SIGIO in signal.sigpending():
         signal.sigwaitinfo([signal.SIGIO])
 
 
-def _others(locks: Locks) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+def _others(kept_open: Descriptors, pid_fd: int | None) -> Iterator[tuple[int, str, tuple[str, ...]]]:
     """Yield the other PID files that are still open."""
-    for fd, path, folders in locks.others:
-        if fd != locks.pid_fd and _is_path(path) and (kept := _kept(fd, stat.S_ISREG)) is not None:
+    for fd, path, folders in kept_open.others:
+        if fd != pid_fd and _is_path(path) and (kept := _kept(fd, stat.S_ISREG)) is not None:
             yield kept, path, tuple(filter(_is_path, folders))
 
 

@@ -24,7 +24,8 @@ from toolkit_installer.kubernetes.verdicts import CleanupState
 from toolkit_installer.reporting import saved_state
 from toolkit_installer.reporting.metrics_text import Counts
 from toolkit_installer.reporting.outcome import InspectionOutcome
-from toolkit_installer.reporting.saved_state import SavedState
+from toolkit_installer.reporting.saved_state import FORM, SavedState
+from toolkit_installer.waiting import wait
 from toolkit_installer.waiting.node_watch import DriverHistory
 from toolkit_installer.waiting.plugin_protocol import PluginState, PluginStatus
 
@@ -71,14 +72,14 @@ def test_a_state_is_the_same_after_the_wait() -> None:
 
 
 def test_fields_of_another_release_are_ignored_and_missing_ones_have_defaults() -> None:
-    assert saved_state.parse({"of a newer release": [1], "tries": 3}) == SavedState(tries=3)
-    assert saved_state.parse({}) == SavedState()
+    assert saved_state.parse({"form": FORM, "of a newer release": [1], "tries": 3}) == SavedState(tries=3)
+    assert saved_state.parse({"form": FORM}) == SavedState()
 
 
 @pytest.mark.parametrize(
     "saved",
     [
-        *(None, [], "?", 7),
+        *(None, [], "?", 7, {}),
         {"tries": "x"},
         {"standing": {"held": "no"}},
         {"driver": [["/a"]]},
@@ -87,14 +88,30 @@ def test_fields_of_another_release_are_ignored_and_missing_ones_have_defaults() 
         {"report": {"ledger": {"told": [{}]}}},
         {"plugin": [None, 0.0, 7]},
         {"look": {"began": 1.0, "exit_code": 999}},
+        {"\ud800": 1},
+        {"looked_at": 10**400},
+        {"command": ["a\0b"]},
     ],
     ids=str,
 )
 def test_a_state_that_is_not_understood_is_unknown_as_a_whole(saved: object) -> None:
+    if isinstance(saved, dict) and saved:
+        saved = {"form": FORM, **saved}
     assert saved_state.parse(saved) == SavedState(known=False)
+
+
+@pytest.mark.parametrize("form", [0, 2, None, "1"])
+def test_a_state_of_another_form_is_unknown(form: object) -> None:
+    assert saved_state.parse(saved_state.plain(WHOLE) | {"form": form}) == SavedState(known=False)
+
+
+def test_of_a_state_that_is_not_understood_the_command_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    for command, known in ((["a", "b"], ("a", "b")), (["a", 1], ()), (["\0"], ()), (None, ())):
+        monkeypatch.setattr(wait, "saved_by", lambda _, words=command: {"command": words, "state": {"of": "another"}})
+        assert saved_state.of_run(7) == SavedState(command=known, known=False)
 
 
 @given(st.dictionaries(st.sampled_from(SavedState.__struct_fields__), VALUES))
 def test_whatever_a_state_says_it_is_one_or_unknown(saved: dict[str, Any]) -> None:
-    state = saved_state.parse(saved)
+    state = saved_state.parse({"form": FORM, **saved})
     assert state == SavedState(known=False) or state == saved_state.parse(saved_state.plain(state))

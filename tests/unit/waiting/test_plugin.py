@@ -321,6 +321,8 @@ def test_what_is_handed_over_arrives(log_format: LogFormat | None) -> None:
 def test_how_it_stands_arrives() -> None:
     stands = PluginStatus(connected=False, engine="containerd v2.0.1", reason="it would not", unsupported=True)
     assert plugin_protocol.parse_packet(plugin_protocol.pack_status(stands)) == stands
+    for packet in (b'{"connected": true}', b"[true]", b'["x", "y", "z", true]', b"7"):
+        assert not plugin_protocol.parse_packet(packet).connected
 
 
 def test_a_line_is_written_as_the_run_writes_it() -> None:

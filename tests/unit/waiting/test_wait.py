@@ -232,6 +232,16 @@ def test_whatever_a_state_says_the_event_is_told(content: bytes) -> None:
     assert woken.events == {"SIGTERM"}
 
 
+@pytest.mark.parametrize("damage", [{"others": 7}, {"folders": ["x"]}, {"command": 1}, {"\ud800": 1}], ids=str)
+def test_damage_elsewhere_loses_no_lock(damage: dict[str, Any]) -> None:
+    with locks() as (file, folder):
+        saved = {"pid_fd": file, "pid_path": "/run/a.pid", "pid_folders": [], "lock_fd": folder}
+        with woken_by(json.dumps(saved | damage).encode()):
+            woken = wait.resumed()
+        assert woken is not None
+        assert (woken.pid_fd, woken.lock_fd) == (file, folder)
+
+
 @given(json_values)
 def test_whatever_else_a_state_says_the_locks_are_kept(state: Any) -> None:
     with locks() as (file, folder):
