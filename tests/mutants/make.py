@@ -26,7 +26,7 @@ import libcst
 from mutmut.mutation.file_mutation import Mutation, create_mutations, deep_replace
 
 PACKAGE = "toolkit_installer"
-GENERATED = ("runtime_pb2.py", "nri_pb2.py")
+GENERATED = ("cri_pb2.py", "nri_pb2.py")
 
 
 def main(project: str, seed: str, count: str) -> None:

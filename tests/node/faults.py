@@ -27,7 +27,7 @@ from toolkit_installer.settings import Program
 
 NEVER = 1 << 30
 ENVIRONMENT: Mapping[str, str] = {"PATH": "/usr/bin:/bin"}
-_OF_OTHER_PROGRAMS = ("__main__", "cri.ask", "runtime_pb2")
+_OF_OTHER_PROGRAMS = ("__main__", "cri_canary", "cri_child", "cri_pb2")
 PRELOADED = (
     *(
         importlib.import_module(module.name)

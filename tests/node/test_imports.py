@@ -183,7 +183,7 @@ def test_nothing_is_imported_while_the_node_is_changed(recorded: Recorded, docke
 def test_nothing_is_imported_while_the_node_is_changed_by_a_run_that_asks_the_cluster_and_tells_of_itself(
     recorded: Recorded, tmp_path: Path
 ) -> None:
-    """What speaks to them is left out where a run does not begin with it (`beforehand.CHOSEN_BEFORE`)."""
+    """What speaks to them is left out where a run does not begin with it (`preload.OPTIONAL_MODULES`)."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         address = f"127.0.0.1:{free.getsockname()[1]}"
     textfile = str(tmp_path / "it.prom")

@@ -217,7 +217,7 @@ def _get_name(container: _EngineContainer) -> str:
 
 
 def _list_containers(node: Node, name: EngineName, engine: Process, socket: str) -> Iterator[_EngineContainer]:
-    """Yield the engine's containers. Raises _UnseenError, OSError."""
+    """Yield the engine's containers. Raises _UninspectableError, OSError."""
     if name is EngineName.CRIO:
         yield from _list_monitor_containers(engine)
     elif name is EngineName.DOCKER:
@@ -234,7 +234,7 @@ def _speaks_to(shim: Process, node: Node, socket: str) -> bool:
 
 
 def _list_shim_containers(engine: Process, is_its: Callable[[Process], bool]) -> Iterator[_EngineContainer]:
-    """Yield the containers of a containerd's shims. Raises _UnseenError, OSError."""
+    """Yield the containers of a containerd's shims. Raises _UninspectableError, OSError."""
     places: dict[tuple[int, int], int] = {}
     for shim in filter(is_its, _list_processes(engine, SHIM)):
         try:
@@ -253,7 +253,10 @@ def _list_shim_containers(engine: Process, is_its: Callable[[Process], bool]) ->
 
 
 def _list_bundle_containers(pid: int) -> Iterator[_EngineContainer]:
-    """Yield the containers with bundles next to a shim's own: one shim may have many. Raises _UnseenError, OSError."""
+    """Yield the containers with bundles next to a shim's own (one shim may have many).
+
+    Raises _UninspectableError, OSError.
+    """
     place = f"/proc/{pid}/cwd/.."
     try:
         names = os.listdir(place)
@@ -267,7 +270,7 @@ def _list_bundle_containers(pid: int) -> Iterator[_EngineContainer]:
 
 
 def _list_monitor_containers(engine: Process) -> Iterator[_EngineContainer]:
-    """Yield the containers of CRI-O, by their conmons (conmon(8)). Raises _UnseenError."""
+    """Yield the containers of CRI-O, by their conmons (conmon(8)). Raises _UninspectableError."""
     for monitor in _list_processes(engine, MONITOR):
         if monitor.name == _OTHER_MONITOR:
             raise _UninspectableError("conmonrs does not tell its containers")
@@ -282,7 +285,7 @@ def _list_monitor_containers(engine: Process) -> Iterator[_EngineContainer]:
 
 
 def _list_processes(engine: Process, named: str) -> Iterator[Process]:
-    """Yield the processes that have the engine's `/` and a name that begins with `named`. Raises _UnseenError."""
+    """Yield the processes with the engine's `/` and a name that begins with `named`. Raises _UninspectableError."""
     for pid, name, standing in processes.find_matching(lambda each: each.startswith(named)):
         seen = processes.inspect_process(pid) if standing is not TrustLevel.UNSEEN else None
         if standing is TrustLevel.UNSEEN:

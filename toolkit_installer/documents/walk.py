@@ -1,8 +1,9 @@
 """Tokenizer that replaces the values of a configuration document, key by key, for masking. Pure.
 
 The document may be TOML, JSON, YAML, an environment file, a systemd unit, a k3s template, or broken: it is parsed only
-as far as needed to assign each value to its keys. A `Values` object returns the replacement of each value. Punctuation
-and line ends stay, so that the result parses as before and line numbers agree. Takes linear time and never raises.
+as far as needed to assign each value to its keys. A `ValueReplacements` object returns the replacement of each value.
+Punctuation and line ends stay, so that the result parses as before and line numbers agree. Takes linear time and never
+raises.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ class Seam(msgspec.Struct, frozen=True):
     keeps: Callable[[Any], Any] | None = None
     """Returns what of the answer is kept, None: all of it."""
     valid: Callable[[Any], bool] | None = None
-    """Tells whether a replay may use an answer, beyond the ranges that hold for its type (`plausible`)."""
+    """Tells whether a replay may use an answer, beyond the ranges that hold for its type (values.py)."""
 
     def __str__(self) -> str:
         return f"{self.module}.{self.name}"
@@ -74,7 +74,7 @@ class Seam(msgspec.Struct, frozen=True):
     @property
     def says_why(self) -> bool:
         """Whether it raises NodeError, with the path and a hint, in place of the system's errors."""
-        return self.module.startswith("node.disk.") and self.name not in _RAISE_ERRORS_OF_THE_SYSTEM
+        return self.module in _OF_FILES and self.name not in _RAISE_ERRORS_OF_THE_SYSTEM
 
     def owner(self) -> tuple[Any, str]:
         """Return the module, or the class, that has it, and what it is called there."""
@@ -85,6 +85,8 @@ class Seam(msgspec.Struct, frozen=True):
         return place, name
 
 
+_OF_FILES = frozenset({"node.files", "node.reading", "node.root"})
+"""Modules whose functions read files of the node."""
 _RAISE_ERRORS_OF_THE_SYSTEM: Final = frozenset({"Root.mount_of", "read_bounded"})
 
 
@@ -161,7 +163,7 @@ SEAMS: Final = (
     Seam(_READING, "Reader.mount_flags", _SELF_PATH, valid=values.is_word),
     Seam(_READING, "Reader.read_file", _SELF_PATH, Hides.TEXT),
     Seam(_READING, "read_bounded", ("path",), Hides.TEXT, valid=values.is_config),
-    Seam("node.reading", "Tree.read", ("self", "path", "limit"), Hides.PUBLIC, valid=values.is_config),
+    Seam(_READING, "Tree.read", ("self", "path", "limit"), Hides.PUBLIC, valid=values.is_config),
     Seam("node.files", "find_obstacle", ("root", "path")),
     *(Seam(_LOOK, name, ("path",)) for name in ("is_folder", "is_present", "leads_to_file", "may_run")),
     Seam(_LOOK, "real", ("path",), valid=values.is_path),

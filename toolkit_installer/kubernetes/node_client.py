@@ -104,7 +104,7 @@ class RefusedEventError(Exception):
 
 
 class NodeClient:
-    """The Node as read in this round, and changes of it. All methods raise UntoldError and Stopped."""
+    """The Node as read in this round, and changes of it. All methods raise ReportError and Stopped."""
 
     def __init__(self, settings: ReportSettings) -> None:
         self._settings = settings
@@ -213,7 +213,7 @@ class NodeClient:
 
 
 def _parse(body: Mapping[str, Any], kind: type[_Parsed], what: str) -> _Parsed:
-    """Return the parts of an object that are read. Raises UntoldError if they are not as Kubernetes defines them."""
+    """Return the parts of an object that are read. Raises ReportError if they are not as Kubernetes defines them."""
     try:
         return msgspec.convert(body, kind)
     except msgspec.ValidationError as error:

@@ -5,7 +5,7 @@ version is exchanged with the present one, and the displaced version is compared
 exchange is made again, backwards. A run that is killed in between leaves the displaced version, complete, next to the
 file, and `recover` restores it.
 
-`obstacle` predicts, without trying, whether the kernel would refuse to replace a file.
+`find_obstacle` predicts, without trying, whether the kernel would refuse to replace a file.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ def identity(path: str) -> str:
     """Return a text that changes with every write to, or replacement of, the file.
 
     For a folder, whose path ends in a slash, it is the names in it: sysfs records no time of their change. For a path
-    with the suffix ASKED it is whether an engine responds on the socket.
+    with the suffix PROBE_SUFFIX it is whether an engine responds on the socket.
     """
     try:
         if path.endswith(PROBE_SUFFIX):

@@ -425,7 +425,7 @@ def _find_file_defect(status: os.stat_result) -> str | None:
 
 
 def _lock(fd: int, path: str) -> None:
-    """Lock the open file. Raises AlreadyRunningError naming the holder, _StrangersLockError."""
+    """Lock the open file. Raises AlreadyRunningError naming the holder, _UntrustedLockError."""
     try:
         _flock(fd)
     except BlockingIOError as error:

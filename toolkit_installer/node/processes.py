@@ -81,7 +81,7 @@ class Process(msgspec.Struct, frozen=True):
     executable: str
     arguments: tuple[str, ...]
     started: float
-    """Seconds since the epoch, which distinguish it from a later process with the same PID (`_booted`)."""
+    """Seconds since the epoch, which distinguish it from a later process with the same PID (`_read_boot_time`)."""
     unit: str | None
     """The systemd service that it belongs to, such as `docker.service`."""
     hidden: bool = False
@@ -254,7 +254,7 @@ def _running(wanted: Callable[[str], bool]) -> Iterator[tuple[int, str]]:
 
 
 class _NameCache:
-    """The cache of `one_look`: the names as last read."""
+    """The cache of `cache_names`: the names as last read."""
 
     keeps: ClassVar[bool] = False
     names: ClassVar[list[tuple[int, str]] | None] = None
@@ -262,7 +262,7 @@ class _NameCache:
 
 @contextlib.contextmanager
 def cache_names() -> Iterator[None]:
-    """Read the names of all processes once inside the block, and once more after `look_again`.
+    """Read the names of all processes once inside the block, and once more after `clear_cached_names`.
 
     Each process with a wanted name is inspected when it is requested, so that a process that has ended meanwhile is not
     taken for running. A process that was started meanwhile is missed.
@@ -282,7 +282,7 @@ def clear_cached_names() -> None:
 
 
 def names() -> list[tuple[int, str]]:
-    """Return PID and name of all processes that are visible here; inside `one_look`, the cached ones."""
+    """Return PID and name of all processes that are visible here; inside `cache_names`, the cached ones."""
     if _NameCache.names is not None:
         return _NameCache.names
     found = _names()

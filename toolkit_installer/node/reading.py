@@ -3,7 +3,7 @@
 The cache has contents of files, command lines and environments: a program that fails quotes its configuration, and the
 code that shows its output has to know which words may be secret.
 
-`Tree` reads the payload, `OneLook` many paths in one search.
+`Tree` reads the payload, `CachedReader` many paths in one search.
 """
 
 from __future__ import annotations

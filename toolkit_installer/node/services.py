@@ -1,7 +1,7 @@
 """Units of the node's systemd, managed through the node's own systemctl, and reports to our own service manager.
 
-Never daemon-reload: running GPU pods lose devices. `ready` reports to the service manager that started this process
-(sd_notify(3)), if there is one.
+Never daemon-reload: running GPU pods lose devices. `report_ready` reports to the service manager that started this
+process (sd_notify(3)), if there is one.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def raise_if_pending() -> None:
 
 
 def sleep(seconds: float) -> None:
-    """Sleep. Raises Stopped as `heed` does."""
+    """Sleep. Raises Stopped as `raise_if_pending` does."""
     with interruptible():
         time.sleep(seconds)
 
@@ -97,7 +97,7 @@ _interruptibles: list[None] = []
 
 @contextlib.contextmanager
 def polled() -> Iterator[None]:
-    """Block signals inside a block of `interruptible`, for work that calls `heed` itself, such as a child's."""
+    """Block signals inside a block of `interruptible`, for work that calls `raise_if_pending` itself."""
     if not _interruptibles:
         yield
         return

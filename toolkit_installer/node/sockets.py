@@ -51,7 +51,7 @@ def find_root_of(root: Root, path: str) -> tuple[Root, str]:
 
 
 def refuse_untrusted(root: Root, path: str) -> None:
-    """Raise StrangerError if an untrusted process created the node's listening unix socket; an absent socket is fine.
+    """Raise UntrustedProcessError if an untrusted process created the listening unix socket; an absent one is fine.
 
     The kernel reports which process called listen(2) (unix(7), SO_PEERCRED): nothing has to be read from it.
     """
@@ -63,7 +63,7 @@ def connect_to_trusted(root: Root, path: str, flag: str) -> socket.socket:
     """Return a non-blocking connection to the node's unix socket; the caller closes it.
 
     The socket's file belongs to root or to us, and so does the listening process. `flag` is the option that names the
-    socket. Raises StrangerError, OSError, NodeError.
+    socket. Raises UntrustedProcessError, OSError, NodeError.
     """
     with contextlib.ExitStack() as stack:
         name = stack.enter_context(shorten_socket_path(root, path))
@@ -86,7 +86,7 @@ def connect_to_trusted(root: Root, path: str, flag: str) -> socket.socket:
 def find_responding_process(root: Root, path: str, greeting: bytes) -> Process | None:
     """Return the process that responds on the node's unix socket; None if nothing responds, or it is not visible here.
 
-    Raises StrangerError if an untrusted process responds.
+    Raises UntrustedProcessError if an untrusted process responds.
     """
     from toolkit_installer.node.processes import inspect_process  # noqa: PLC0415  # half the memory to only connect
 

@@ -13,10 +13,10 @@ Its value is a list of CDI devices by their full names, separated by commas.
 request is refused. If the program runs by one of its two old names, the container starts without any device instead, as
 their callers expect. A pod's user sees a refusal, and no log.
 
-`refusal` decides which engines give a container the CDI devices that a plugin names. Older ones accept the plugin and
-its responses, and silently leave the devices out: the container runs, and has no GPU. All of them read the field; it
-takes effect by an injector that the engine passes when it applies the response (`nrigen.WithCDIDeviceInjector`). By the
-sources, that is called in:
+`find_engine_refusal` decides which engines give a container the CDI devices that a plugin names. Older ones accept the
+plugin and its responses, and silently leave the devices out: the container runs, and has no GPU. All of them read the
+field; it takes effect by an injector that the engine passes when it applies the response
+(`nrigen.WithCDIDeviceInjector`). By the sources, that is called in:
 
 - containerd: pkg/cri/nri/nri_api_linux.go of v1.7.30, v1.7.31 and v1.7.35, not of v1.7.24 and v1.7.29;
   internal/cri/nri/nri_api_linux.go of v2.1.0, v2.1.3 and v2.4.2, not of v2.0.0, v2.0.7, v2.0.13 and v2.0.14.

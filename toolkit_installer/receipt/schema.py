@@ -225,7 +225,7 @@ class Copy(msgspec.Struct, frozen=True):
     source: str
     """The payload's file, beneath the payload's root."""
     stamp: str
-    """Size in bytes, mtime and ctime in nanoseconds since 1970, inode (`Identity.stamp`)."""
+    """Size in bytes, mtime and ctime in nanoseconds since 1970, inode (`FileIdentity.stamp`)."""
     source_stamp: str
 
 

@@ -191,7 +191,7 @@ class NodeReport:
             self.memory = msgspec.structs.replace(self.memory, ready=None)
 
     def _change(self, patch_of: Callable[[Mapping[str, Any]], dict[str, Any] | None]) -> None:
-        """Change the Node, and retry on conflicts with other clients. Raises UntoldError, Stopped."""
+        """Change the Node, and retry on conflicts with other clients. Raises ReportError, Stopped."""
         for _ in range(_CONFLICTS):
             patch = patch_of(self._api.read())
             if patch is None or self._api.change(patch, "the taint"):
@@ -199,7 +199,7 @@ class NodeReport:
         raise ReportError("the taint: somebody else changes the Node all the time")
 
     def _refuse_to_evict(self, taint: Taint) -> None:
-        """Raise UntoldError if the taint would keep away or end the DaemonSet's own pods."""
+        """Raise ReportError if the taint would keep away or end the DaemonSet's own pods."""
         try:
             tolerated = verdicts.tolerates(self._api.daemon_set(), msgspec.structs.asdict(taint))
         except verdicts.UnclearError as error:
@@ -318,7 +318,7 @@ class EventReport:
         self._happened(str(state.reason), state.message, warning=True)
 
     def tell(self) -> None:
-        """Write all events that are due. Raises UntoldError, at the end if events about some objects are forbidden."""
+        """Write all events that are due. Raises ReportError, at the end if events about some objects are forbidden."""
         refused: dict[str, ReportError] = {}
         while (event := node_state.next_event(self.ledger, now := machine.now(), refused)) is not None:
             try:

@@ -46,7 +46,7 @@ class SavedState(msgspec.Struct, frozen=True):
     failure: str = ""
     """Why that failed; empty: it did not."""
     said: tuple[str, ...] = ()
-    """What was logged then (`log.said`): a later inspection logs only what is new."""
+    """What was logged then (`log.get_line_digests`): a later inspection logs only what is new."""
     differences: tuple[tuple[str, str], ...] = ()
     """Files that another program changed, and a masked diff of what a run would change in each."""
     report: SavedReports | None = None

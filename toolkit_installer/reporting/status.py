@@ -48,7 +48,7 @@ from toolkit_installer.reporting.status_verdict import (
 from toolkit_installer.settings import PID_FILES, Method, Settings
 from toolkit_installer.waiting import refresh_command
 
-_ASK_SECONDS = 5.0
+_QUERY_SECONDS = 5.0
 _DRIVER_SECONDS = 20.0
 
 
@@ -257,7 +257,7 @@ def _live(node: Node, receipt: Receipt, engine: EngineRecord) -> tuple[LiveHealt
         stopped = "it is not running, and systemd starts it as soon as anybody asks it"
         return LiveHealth(answers=False, served=None, detail=(stopped,)), None
     try:
-        live = adapter.ask(node, engine.socket, _ASK_SECONDS)
+        live = adapter.ask(node, engine.socket, _QUERY_SECONDS)
     except EngineSilentError as error:
         return LiveHealth(answers=False, served=None, detail=(error.reason,)), None
     wrong = tuple(find_unserved(node, receipt, engine, live))

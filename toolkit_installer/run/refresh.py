@@ -35,7 +35,7 @@ class NoWaitingRunError(ConfigurationError):
 def refresh(node: Node, paths: Iterable[str], seconds: float, *, installed: bool) -> InspectionOutcome:
     """Make the run that holds one of the PID files at `paths` inspect the node; return the outcome.
 
-    The inspection began after this request. Raises NobodyWaitsError if no run waits, or if it ends meanwhile;
+    The inspection began after this request. Raises NoWaitingRunError if no run waits, or if it ends meanwhile;
     AlreadyRunningError if the holder of the file is another program, is stopped, or does not answer within `seconds`.
     """
     deadline = machine.monotonic() + seconds
@@ -73,7 +73,7 @@ def refresh(node: Node, paths: Iterable[str], seconds: float, *, installed: bool
 
 
 def _find_holder(node: Node, paths: Iterable[str], *, installed: bool) -> tuple[str, int]:
-    """Return the path of the PID file that is held, and its holder's PID. Raises NobodyWaitsError, NodeError."""
+    """Return the path of the PID file that is held, and its holder's PID. Raises NoWaitingRunError, NodeError."""
     tried = list(dict.fromkeys(paths))
     for path in tried:
         if (pid := locks.find_instance(node.files, path)) is not None:

@@ -43,9 +43,9 @@ _LINE = r"\(at line (\d+), column \d+\)"
 def compute_recipe(
     payload: Payload, settings: ToolkitSettings, toolkit_folder: str, low_level: Sequence[str], driver_root: str
 ) -> str:
-    """Return the SHA-256 of all inputs of `text`, including this installer's version.
+    """Return the SHA-256 of all inputs of `build_config`, including this installer's version.
 
-    Callers cache results of `text` by it: importing tomlkit, which `text` needs, takes a tenth of a start.
+    Callers cache results of `build_config` by it: importing tomlkit, which that needs, takes a tenth of a start.
     """
     programs = sorted(payload.executables)
     parts = (__version__, payload.config, programs, settings, toolkit_folder, tuple(low_level), driver_root)

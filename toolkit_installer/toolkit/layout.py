@@ -73,7 +73,7 @@ def desired_files(
 
 
 def list_sources(payload: Payload) -> dict[str, str | None]:
-    """Return the names of the files that `desired` returns, each with the payload's file that it copies, or None."""
+    """Return the names of the `desired_files`, each with the payload's file that it copies, or None."""
     return {file.name: file.source for file in _files(payload, lambda _: b"")}
 
 

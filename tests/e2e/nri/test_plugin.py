@@ -32,7 +32,7 @@ def test_a_container_has_the_devices_that_its_pod_asks_for_and_another_has_none(
     containerd: ContainerdEngine, pods: PodContainers
 ) -> None:
     with Plugin(nri(containerd)) as plugin:
-        assert plugin.told()[0] == "Configured"
+        assert plugin.told()[0] == "PluginConfigured"
         assert plugin.told() == ["Serving"]
         pods.start("plain", "")
         assert devices(pods, "plain") == []
@@ -89,7 +89,7 @@ def test_an_engine_that_is_started_anew_is_served_again(containerd: ContainerdEn
         for name in ("stopped", "killed"):
             (containerd.stop if name == "stopped" else containerd.kill)()
             containerd.start()
-            assert plugin.told() == ["Lost", "the engine closed the connection"]
+            assert plugin.told() == ["ConnectionLost", "the engine closed the connection"]
             plugin.until("Serving")
             pods.start(name, "", of_pod={DOMAIN: "example.com/gpu=0"})
             assert devices(pods, name) == ["0=example.com/gpu"]
@@ -106,7 +106,7 @@ def test_a_plugin_that_missed_an_answer_and_was_disconnected_is_there_again(
         pods.start("missed", "", of_pod={DOMAIN: "example.com/gpu=0"})
         assert devices(pods, "missed") == []
         plugin.signal(signal.SIGCONT)
-        plugin.until("Lost")
+        plugin.until("ConnectionLost")
         plugin.until("Serving")
         pods.start("after", "", of_pod={DOMAIN: "example.com/gpu=0"})
         assert devices(pods, "after") == ["0=example.com/gpu"]
@@ -182,7 +182,7 @@ def test_a_containerd_that_leaves_the_devices_out_is_refused_with_the_versions(
 def test_a_crio_that_leaves_the_devices_out_is_refused_with_the_versions(crio: CrioEngine, pods: PodContainers) -> None:
     """Why it is: with the gate open it accepts the plugin's answer, and the container runs without the device."""
     with Plugin(nri(crio), "ungated") as plugin:
-        assert plugin.told() == ["Configured", ["cri-o", "1.34.0"]]
+        assert plugin.told() == ["PluginConfigured", ["cri-o", "1.34.0"]]
         plugin.until("Serving")
         pods.start("asks", "", of_pod={DOMAIN: "example.com/gpu=0"})
         # without a kubelet's labels this engine does not know a container's name

@@ -1,6 +1,6 @@
 """Builds one frozen, validated Settings from flags and variables. Pure: uses nothing but its arguments.
 
-Of a command line that is otherwise invalid, `place` and `logging` still return the node and how to log.
+Of a command line that is otherwise invalid, `find_place` and `read_log_options` still return the node and how to log.
 """
 
 from __future__ import annotations

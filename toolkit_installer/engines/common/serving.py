@@ -23,7 +23,7 @@ from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.node.sockets import UntrustedProcessError, find_root_of, refuse_untrusted
 from toolkit_installer.settings import EngineName
 
-_ASK_SECONDS = 5.0
+_QUERY_SECONDS = 5.0
 _PAUSE_SECONDS = 0.1
 SILENCE = "it did not answer in time"
 
@@ -82,7 +82,7 @@ def wait_for_engine(engine: Engine, node: Node, socket: str, seconds: float) -> 
     while True:
         remaining = deadline - machine.monotonic()
         try:
-            return engine.ask(node, socket, max(1.0, min(_ASK_SECONDS, remaining)))
+            return engine.ask(node, socket, max(1.0, min(_QUERY_SECONDS, remaining)))
         except EngineSilentError as error:
             processes.clear_cached_names()  # the engine may have started since
             starting = None if isinstance(error, EngineBrokenError) else find_process(node, engine.name, socket)

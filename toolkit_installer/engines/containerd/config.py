@@ -158,7 +158,7 @@ def legacy_entry(document: Table, plugin: str) -> Any:
 
 
 def low_level(document: Table, plugin: str, built_in: str = BUILT_IN_RUNTIME) -> tuple[str, ...]:
-    """Return the low-level runtimes of a plugin's table, best first (`ownership.low_level`).
+    """Return the low-level runtimes of a plugin's table, best first (`ownership.list_low_level_runtimes`).
 
     `built_in`: the executable of a runtime that names none.
     """

@@ -68,7 +68,7 @@ _NAME = "cri-o"
 """The name that CRI-O reports over the CRI."""
 _GREETING = b"GET /info HTTP/1.0\r\nHost: localhost\r\n\r\n"
 """CRI-O sends nothing unasked; its response carries the credentials of the responding process."""
-_ASK_SECONDS = 5.0
+_QUERY_SECONDS = 5.0
 _PODS_SECONDS = 30.0
 """For the responses about all pods: a node has 110 of them, or some hundreds."""
 _HANDLER = "io.kubernetes.cri-o.RuntimeHandler"
@@ -268,7 +268,7 @@ class Crio(Adapter[CrioInspection]):
         This includes a CRI-O that another program restarts; a CRI-O that does not run cannot be queried.
         """
         try:
-            live = inspection.live or self.ask(node, inspection.socket, _ASK_SECONDS)
+            live = inspection.live or self.ask(node, inspection.socket, _QUERY_SECONDS)
         except EngineSilentError:
             return ()
         names = is_ours(live)

@@ -33,7 +33,7 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.settings import EngineName, EngineSettings, Settings
 
-_ASK_SECONDS = 5.0
+_QUERY_SECONDS = 5.0
 
 
 class EvidenceKind(enum.StrEnum):
@@ -96,7 +96,7 @@ def find_socket_evidence(
     first.
     """
     # one deadline for all, so that hanging engines do not add up
-    deadline = machine.monotonic() + (settings.reload_timeout if starting else _ASK_SECONDS)
+    deadline = machine.monotonic() + (settings.reload_timeout if starting else _QUERY_SECONDS)
     found = []
     for engine in engines:
         own = settings.asked_of(engine)
