@@ -199,18 +199,6 @@ def test_a_source_that_is_exchanged_while_it_is_copied_is_not_believed(own_paylo
     assert node.place(f"{TOOLKIT}/{PROGRAM}").read_bytes() == source.read_bytes()
 
 
-def test_a_receipt_of_before_is_good_for_a_run_that_writes_nothing_and_notices_all(node: FakeNode) -> None:
-    receipt = installed(node)
-    del receipt["copies"]
-    rewritten(node, receipt)
-    before = node.stamps()
-    assert NOTHING_TO_DO in run(node)
-    assert node.stamps() == before
-    _of_the_same_size_and_mtime(node.place(f"{TOOLKIT}/{PROGRAM}"))
-    assert "Installed the toolkit" in run(node)
-    assert copied(recorded(node))
-
-
 def test_config_toml_is_made_again_when_somebody_edits_it_and_when_other_settings_are_asked_for(node: FakeNode) -> None:
     receipt = installed(node)
     ours = node.read(CONFIG)
