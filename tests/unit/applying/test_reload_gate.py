@@ -1,20 +1,38 @@
-"""When a run whose reload is pending looks again, and what it remembers meanwhile."""
+"""When a pending reload is checked again, and how many reloads the budget allows in a window."""
 
 from __future__ import annotations
 
+import json
+import os
+import pty
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from toolkit_installer.applying import gpu_containers
-from toolkit_installer.applying.reload_gate import ReloadGate
+from toolkit_installer.applying.reload_gate import (
+    ReloadBudget,
+    ReloadGate,
+    ReloadTimes,
+    find_any_refusal,
+    find_refusal,
+    parse_reloads,
+    parse_times,
+)
 from toolkit_installer.applying.reload_windows import Pending
 from toolkit_installer.engines.api import DesiredState, LiveState
-from toolkit_installer.node import idling, machine
+from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node import idling, machine, terminal
+from toolkit_installer.node.calls import SystemCalls
+from toolkit_installer.node.files import Files
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
+from toolkit_installer.node.root import Root
 from toolkit_installer.planning import plan as plan_of
 from toolkit_installer.settings import Settings
 
@@ -84,3 +102,152 @@ def test_an_engine_whose_containers_cannot_be_seen_is_never_taken_for_idle(
         assert pending_now.reason == (
             "the node is not idle: the containers of containerd cannot be seen from here (hostPID: true)"
         )
+
+
+BUDGET = (3, 600.0)
+
+
+def record(*times: float, boot: str = "this") -> bytes:
+    return json.dumps({"boot": boot, "reloads": times}).encode()
+
+
+def test_the_fourth_reload_in_ten_minutes_is_refused_and_says_when_it_is_possible() -> None:
+    reason = find_refusal((100.0, 200.0, 300.0), 400.0, BUDGET)
+    assert reason is not None
+    assert "3 times" in reason
+    assert "in 300 s" in reason
+
+
+def test_a_reload_is_allowed_once_the_oldest_has_expired() -> None:
+    times = parse_times(record(100.0, 200.0, 300.0), "this", 701.0, BUDGET[1])
+    assert times == (200.0, 300.0)
+    assert find_refusal(times, 701.0, BUDGET) is None
+
+
+def test_another_boot_forgets_everything() -> None:
+    assert parse_times(record(1.0, 2.0, 3.0, boot="before"), "this", 5.0, 600.0) == ()
+
+
+def test_times_of_the_future_do_not_count() -> None:
+    assert parse_times(record(10.0), "this", 5.0, 600.0) == ()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"3",
+        b'{"boot": "this"}',
+        b'{"boot": "this", "reloads": 3}',
+        b'{"boot":"this","reloads":["x"]}',
+        pytest.param(b"[" * 1_000_000, id="deep"),
+        pytest.param(b'{"boot":' * 100_000, id="deep-objects"),
+        b'{"boot":"this","reloads":[1e999, null]}',
+    ],
+)
+def test_a_damaged_file_counts_as_nothing(content: bytes) -> None:
+    assert parse_times(content, "this", 5.0, 600.0) == ()
+
+
+@given(st.binary(max_size=80))
+def test_no_content_breaks_it(content: bytes) -> None:
+    assert isinstance(parse_times(content, "this", 5.0, 600.0), tuple)
+
+
+@given(st.lists(st.floats(0, 1e6), max_size=40), st.integers(1, 5), st.integers(1, 10_000))
+def test_no_window_holds_more_reloads_than_the_budget_allows(moments: list[float], count: int, seconds: int) -> None:
+    done: list[float] = []
+    for now in sorted(moments):
+        times = parse_times(record(*done), "this", now, seconds)
+        if find_refusal(times, now, (count, seconds)) is None:
+            done.append(now)
+    for start in done:
+        assert sum(start <= time < start + seconds for time in done) <= count
+
+
+def test_what_an_earlier_package_wrote_forgave_nothing() -> None:
+    assert parse_reloads(record(1.0, 2.0), "this", 5.0, 600.0) == ReloadTimes((1.0, 2.0), ())
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e4), st.booleans()), max_size=60), st.integers(1, 4), st.integers(1, 1_000))
+def test_however_often_reloads_are_forgiven_no_window_holds_more_than_four_times_the_budget(
+    steps: list[tuple[float, bool]], count: int, seconds: int
+) -> None:
+    known, done = ReloadTimes(), []
+    for now, forgiven in sorted(steps):
+        content = json.dumps({"boot": "this", "reloads": known.counting, "taken_back": known.forgiven}).encode()
+        known = parse_reloads(content, "this", now, seconds)
+        if find_any_refusal(known, now, (count, seconds)) is None:
+            done.append(now)
+            known = ReloadTimes((*known.counting, now), known.forgiven)
+        if forgiven:
+            known = ReloadTimes((), (*known.forgiven, *known.counting))
+        assert len(known.counting) <= count
+    for start in done:
+        assert sum(start <= time < start + seconds for time in done) <= 4 * count
+
+
+# --- a person at a terminal ---
+
+
+def possible(budget: ReloadBudget, most: int = 20) -> int:
+    """Return how many reloads the budget allows, up to `most`."""
+    for number in range(most):
+        try:
+            budget.require_reload()
+        except ConfigurationError:
+            return number
+        budget.spend()
+    return most
+
+
+@pytest.mark.parametrize("person, allowed", [(False, 3), (True, 12)])
+def test_what_a_person_does_at_a_terminal_is_no_crash_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, person: bool, allowed: int
+) -> None:
+    monkeypatch.setattr(terminal, "is_started_by_person", lambda: person)
+    budget = ReloadBudget(Files(Root(str(tmp_path)), SystemCalls()), "/toolkit.pid", BUDGET)
+    assert possible(budget) == allowed
+
+
+def test_a_person_does_not_use_up_what_a_pod_may_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    budget = ReloadBudget(Files(Root(str(tmp_path)), SystemCalls()), "/toolkit.pid", BUDGET)
+    monkeypatch.setattr(terminal, "is_started_by_person", lambda: True)
+    for _ in range(5):
+        budget.spend()
+    monkeypatch.setattr(terminal, "is_started_by_person", lambda: False)
+    assert possible(budget) == 3
+
+
+def in_a_terminal(work: Callable[[], bool], *, below_a_shell: bool) -> bool:
+    """Return what `work` says in a process of a new terminal, which leads its session or is a shell's child."""
+    pid, terminal = pty.fork()
+    if pid == 0:
+        code = 99
+        try:
+            if below_a_shell and (child := os.fork()):
+                code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            else:
+                code = 0 if work() else 1
+        finally:
+            os._exit(code)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    os.close(terminal)
+    assert code in (0, 1)
+    return code == 0
+
+
+def test_a_person_is_told_from_a_container_with_a_terminal() -> None:
+    assert in_a_terminal(terminal.is_started_by_person, below_a_shell=True)
+    assert not in_a_terminal(terminal.is_started_by_person, below_a_shell=False)
+
+
+def test_without_a_terminal_nobody_is_taken_for_a_person() -> None:
+    def redirected() -> bool:
+        nowhere = os.open(os.devnull, os.O_RDWR)
+        os.dup2(nowhere, 0)
+        return terminal.is_started_by_person()
+
+    assert not in_a_terminal(redirected, below_a_shell=True)

@@ -1,4 +1,4 @@
-"""The plugin on a socket: what it does by itself, with a clock of the test's and an engine that is told each word."""
+"""The plugin's connection: what it does by itself, and when it connects again; the clock is the test's."""
 
 from __future__ import annotations
 
@@ -10,10 +10,22 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.unit.nri import engine
 from toolkit_installer.node.root import Root
-from toolkit_installer.nri.connection import REGISTRATION_SECONDS, STEADY_SECONDS, ConnectionLost, Plugin, serve
+from toolkit_installer.nri.connection import (
+    CHECK_SECONDS,
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    REGISTRATION_SECONDS,
+    STEADY_SECONDS,
+    Backoff,
+    ConnectionLost,
+    Plugin,
+    serve,
+)
 from toolkit_installer.nri.decision import DOMAIN, Policy
 from toolkit_installer.nri.session import (
     Answered,
@@ -276,3 +288,52 @@ def test_it_stops_when_it_is_told_to(nri: Engine, plugin: Plugin) -> None:
     with os.fdopen(reader):
         serve(plugin, Listener(), reader)
     assert connection.recv(1) == b""
+
+
+def pauses(*, there: bool, count: int) -> list[float]:
+    """Return the pauses between tries at a socket that stays as it is."""
+    backoff, now, found = Backoff(), 0.0, []
+    for _ in range(count):
+        backoff.failed(now, "the socket", there=there)
+        tried = now
+        while not backoff.due(now, "the socket"):
+            assert 0 < backoff.when() - now <= CHECK_SECONDS + 1e-6
+            now = backoff.when()
+        found.append(round(now - tried, 6))
+    return found
+
+
+def test_the_first_try_is_at_once() -> None:
+    assert Backoff().due(0.0, "anything")
+
+
+def test_where_nobody_listens_it_tries_fast_at_first_and_each_second_later() -> None:
+    assert pauses(there=False, count=8) == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+
+
+def test_what_listens_and_is_of_no_use_is_tried_less_and_less() -> None:
+    found = pauses(there=True, count=14)
+    assert found[:4] == [0.05, 0.1, 0.2, 0.4]
+    assert found[-2:] == [LONGEST_PAUSE, LONGEST_PAUSE]
+
+
+def test_a_socket_that_was_made_anew_is_tried_at_the_next_look() -> None:
+    backoff, now = Backoff(), 0.0
+    for _ in range(20):
+        backoff.failed(now, "old", there=True)
+        now += LONGEST_PAUSE
+    backoff.failed(now, "old", there=True)
+    assert backoff.when() - now == CHECK_SECONDS
+    assert not backoff.due(now + CHECK_SECONDS, "old")
+    assert backoff.due(now + CHECK_SECONDS, "new")
+    backoff.failed(now + CHECK_SECONDS, "new", there=True)
+    assert backoff.when() == now + CHECK_SECONDS + FIRST_PAUSE
+
+
+@given(st.floats(0, STEADY_SECONDS * 2))
+def test_a_connection_that_was_good_for_a_while_is_made_again_at_once(served: float) -> None:
+    backoff = Backoff()
+    for _ in range(10):
+        backoff.failed(0.0, "it", there=True)
+    backoff.lost(100.0, 100.0 - served, "it")
+    assert backoff.due(100.0 + FIRST_PAUSE, "it") == (100.0 - (100.0 - served) >= STEADY_SECONDS)

@@ -1,13 +1,18 @@
-"""What is said of a CDI specification, and what becomes of it at cleanup, by what stands there and who wrote it."""
+"""What becomes of a CDI specification at cleanup, and when a file is known to be a copy of the payload's."""
 
 from __future__ import annotations
+
+import time
+from pathlib import Path
 
 import pytest
 
 from toolkit_installer.documents import changes
-from toolkit_installer.node.reading import FileIdentity, Found, Metadata
-from toolkit_installer.planning.installed import Generated, SpecificationFacts, plan_specifications
-from toolkit_installer.receipt.schema import SPECIFICATION_ROLE, Before, FileRecord, Receipt, State
+from toolkit_installer.node import reading
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.reading import FileIdentity, Found, Metadata, Tree
+from toolkit_installer.planning.installed import Copies, Generated, SpecificationFacts, plan_specifications
+from toolkit_installer.receipt.schema import SPECIFICATION_ROLE, Before, Copy, FileRecord, Receipt, State
 
 PATH = "/var/run/cdi/nvidia.yaml"
 FOLDER = "/usr/local/nvidia/toolkit"
@@ -76,3 +81,65 @@ def test_one_that_is_wanted_no_longer_goes_unless_somebody_changed_it(
 
 def test_one_whose_content_is_not_known_yet_is_left_alone() -> None:
     assert plan_specifications(facts(OURS), receipt(None), FOLDER, Generated(PATH)) == ()
+
+
+class Clock:
+    """The clock that files are stamped by: it stands still for as long as nobody waits."""
+
+    def __init__(self, now: int) -> None:
+        self.now = now
+        self.waits: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += int(seconds * 1e9)
+
+
+@pytest.fixture
+def copies(tmp_path: Path) -> Copies:
+    for folder in ("node/toolkit", "payload"):
+        (tmp_path / folder).mkdir(parents=True)
+        for name in ("first", "last"):
+            (tmp_path / folder / name).write_text(name)
+    return Copies(Node.open(str(tmp_path / "node"), "/host"), "/toolkit", Tree(str(tmp_path / "payload")))
+
+
+def taken(copies: Copies, *names: str) -> list[Copy]:
+    return [copy for name in names if (copy := copies.taken(name, name)) is not None]
+
+
+def standing_at(monkeypatch: pytest.MonkeyPatch, now: int) -> Clock:
+    clock = Clock(now)
+    monkeypatch.setattr(time, "clock_gettime_ns", lambda _clock: clock.now)
+    monkeypatch.setattr(time, "sleep", clock.sleep)
+    return clock
+
+
+def test_what_was_copied_just_now_is_known_once_the_clock_has_moved_on(
+    copies: Copies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = standing_at(monkeypatch, (tmp_path / "node/toolkit/last").stat().st_ctime_ns)
+    made = taken(copies, "first", "last")
+    assert len(made) == 2
+    assert copies.settled(made) == tuple(made)
+    (wait,) = clock.waits
+    assert time.clock_getres(reading._FILES_CLOCK) < wait < 0.05
+
+
+def test_nobody_waits_for_what_was_copied_before(copies: Copies, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = standing_at(monkeypatch, time.time_ns() + 10**9)
+    made = taken(copies, "first", "last")
+    assert copies.settled(made) == tuple(made)
+    assert copies.settled([]) == ()
+    assert clock.waits == []
+
+
+def test_what_somebody_changed_since_is_neither_known_nor_waited_for(
+    copies: Copies, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = taken(copies, "first", "last")
+    for changed in ("node/toolkit/last", "payload/first"):
+        (tmp_path / changed).write_text("somebody's")
+    clock = standing_at(monkeypatch, 0)
+    assert copies.settled(made) == ()
+    assert clock.waits == []

@@ -1,3 +1,5 @@
+"""What a payload has to hold, and which low-level runtime is chosen."""
+
 from __future__ import annotations
 
 import ctypes
@@ -10,8 +12,18 @@ import pytest
 
 from tests.support import payloads
 from tests.support.payloads import Generation, Package, Tree
-from toolkit_installer.errors import ExitCode, PayloadError
-from toolkit_installer.toolkit.payload import HOOK, HOOK_2021, Library, Payload, SourceTree, find_payload, source_root
+from toolkit_installer.errors import ExitCode, PayloadError, UsageError
+from toolkit_installer.settings import ToolkitSettings
+from toolkit_installer.toolkit.payload import (
+    HOOK,
+    HOOK_2021,
+    Library,
+    Payload,
+    SourceTree,
+    choose_low_level,
+    find_payload,
+    source_root,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -260,3 +272,34 @@ def test_a_folder_that_is_named_and_not_there_is_said_to_be_missing_and_nothing_
 def test_an_image_without_the_package_type_asked_for_is_refused() -> None:
     with pytest.raises(PayloadError, match="/artifacts/rpm"):
         source_root(None, "rpm", node_has_rpm=False, exists={"/artifacts/deb"}.__contains__)
+
+
+FOLDER = "/usr/local/nvidia/toolkit"
+
+
+@pytest.mark.parametrize(
+    "engines, expected",
+    [
+        ((), ("runc", "crun")),
+        (("/usr/bin/runc",), ("/usr/bin/runc", "runc", "crun")),
+        (("crun",), ("crun", "runc")),
+        (("/a", "/b", "/a"), ("/a", "/b", "runc", "crun")),
+        (("", "./runc", "bin/runc", "/usr/bin/\ud800", "/usr/bin/\0", "ru\nc"), ("runc", "crun")),
+        ((f"{FOLDER}/nvidia-container-runtime", "/usr/bin/runc"), ("/usr/bin/runc", "runc", "crun")),
+        ((f"{FOLDER}/../toolkit/other",), ("runc", "crun")),
+        (("/elsewhere/nvidia-container-runtime.cdi.real", "nvidia-container-runtime"), ("runc", "crun")),
+    ],
+)
+def test_the_engines_own_runtimes_come_first(engines: tuple[str, ...], expected: tuple[str, ...]) -> None:
+    assert choose_low_level(ToolkitSettings(), engines, FOLDER) == expected
+
+
+def test_the_users_list_stands_alone() -> None:
+    settings = ToolkitSettings(low_level_runtimes=("kata", "/opt/crun", "kata"))
+    assert choose_low_level(settings, ("/usr/bin/runc",), FOLDER) == ("kata", "/opt/crun")
+
+
+@pytest.mark.parametrize("runtime", ["", "./runc", "a/b", "run\0c", "nvidia-container-runtime", f"{FOLDER}/x"])
+def test_a_runtime_that_cannot_work_is_refused(runtime: str) -> None:
+    with pytest.raises(UsageError, match="runtimes"):
+        choose_low_level(ToolkitSettings(low_level_runtimes=(runtime,)), (), FOLDER)

@@ -19,7 +19,7 @@ from toolkit_installer.cli.options.table import OPTIONS
 from toolkit_installer.errors import ExitCode
 from toolkit_installer.settings import Program, Settings
 
-DATA = pathlib.Path(__file__).parents[2] / "data" / "help"
+DATA = pathlib.Path(__file__).parents[3] / "data" / "help"
 CASES = [
     ("toolkit-installer", Program.TOOLKIT_INSTALLER, ["--help"]),
     ("toolkit-installer-run", Program.TOOLKIT_INSTALLER, ["run", "--help"]),
