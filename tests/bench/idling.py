@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.bench.figures import Figure
 from tests.bench.made_node import Node
 from tests.bench.peer import Peer
-from tests.unit.nri.asking import AskingEngine
+from tests.unit.nri.queries import AskingEngine
 
 _SETTLED_SECONDS = 120
 _WATCHED_SECONDS = 65

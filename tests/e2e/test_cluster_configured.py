@@ -13,7 +13,7 @@ import pytest
 from tests.e2e.cluster import account_tokens, outages, record, tidying
 from tests.e2e.cluster.objects import copy_of_base
 from tests.e2e.cluster.rollout import DAEMON_SET, NAME, RealCluster, wait_until
-from tests.e2e.cluster.standings import changes
+from tests.e2e.cluster.snapshot import changes
 from tests.support import manifests
 
 pytestmark = [pytest.mark.cluster, pytest.mark.xdist_group("configured")]

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.e2e.cluster.rollout import GPU, RealCluster
-from tests.e2e.cluster.standings import changes
+from tests.e2e.cluster.snapshot import changes
 from tests.e2e.hosts.gpu_nodes import THE_GPU
 from tests.e2e.hosts.machine import INSTALL_DIR
 

@@ -14,8 +14,8 @@ import pytest
 from tests.support import payloads
 from tests.support.built.releases import Release, Suite
 from tests.support.distribution_cases import Case
+from tests.support.fake_distributions import AGENT, K3s
 from tests.support.fake_node import TOOLKIT, FakeNode
-from tests.support.made_distributions import AGENT, K3s
 
 HANDLERS = {
     "nvidia": f"{TOOLKIT}/nvidia-container-runtime",

@@ -23,11 +23,12 @@ import yaml
 import toolkit_installer
 from images import release
 from images.layout import Layout
-from tests.support import chart, payloads, registry
+from tests.e2e import registry
+from tests.e2e.registry import Registry
+from tests.support import chart, payloads
 from tests.support.built import commands, go_tools, installer_image
 from tests.support.built.go_tools import Tool
 from tests.support.built.installer_image import BuiltImage
-from tests.support.registry import Registry
 
 pytestmark = pytest.mark.alone  # a release takes minutes: it is made once for all of these tests, by one worker
 MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import toolkit_installer
-from tests.support import adversarial_texts
+from tests.meta import adversarial_texts
 from toolkit_installer.engines.containerd import files
 from toolkit_installer.engines.detect import kubelet
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.fake_node import CONFIG_TOML, DEADLINE, WAITING, FakeNode
 from tests.support.warm_start import SCRIPTS
-from tests.unit.nri.asking import AskingEngine
+from tests.unit.nri.queries import AskingEngine
 
 pytestmark = pytest.mark.real_start
 NRI_SOCKET = "/run/nri/nri.sock"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.engines.crio_machine import Machine, beside_crio, etc
-from tests.support import crio_stand_in
+from tests.support import fake_crio
 from tests.support.fake_node import NOTHING_TO_DO, FakeNode
 
 CUDA = {"namespace": "research", "name": "cuda-1", "handler": "nvidia"}
@@ -32,7 +32,7 @@ def crio(node: FakeNode, tmp_path: Path) -> Iterator[Machine]:
 
 def has(machine: Machine, *pods: dict[str, str]) -> None:
     """Have CRI-O tell of these pods."""
-    machine.node.write(crio_stand_in.PODS, json.dumps(pods))
+    machine.node.write(fake_crio.PODS, json.dumps(pods))
 
 
 def test_cleanup_leaves_the_handlers_to_the_pods_that_need_them_and_finishes_once_these_are_gone(crio: Machine) -> None:
@@ -146,7 +146,7 @@ def test_pods_whose_handler_cannot_be_told_are_named_and_keep_nobody(crio: Machi
 
 
 def test_a_crio_that_does_not_tell_its_pods_is_not_reconfigured(crio: Machine) -> None:
-    crio.node.write(crio_stand_in.PODS, "no JSON")  # each call of it fails
+    crio.node.write(fake_crio.PODS, "no JSON")  # each call of it fails
     before = crio.node.stamps()
     refused = crio.do("uninstall")
     assert refused.code == 6, refused.output

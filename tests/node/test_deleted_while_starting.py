@@ -16,10 +16,10 @@ from unittest import mock
 
 import pytest
 
+from tests.node.stopping_run import Clock
 from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.faults import NEVER, Outcome, Plan, run
 from tests.node.instants import quickly
-from tests.node.toolkit_stopping import Clock
 from tests.support.api_server import (
     DAEMON_SET_PATH,
     NAMESPACE_PATH,

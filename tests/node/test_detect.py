@@ -12,7 +12,7 @@ import pytest
 
 from tests.node.engines import cri_socket
 from tests.node.engines.live import FakeDockerd
-from tests.support import played
+from tests.support import fake_processes
 from tests.support.distribution_cases import Case
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, SCRIPTS, FakeNode
 from toolkit_installer.engines.detect.unit_files import TABLE
@@ -50,7 +50,7 @@ def containerd(node: FakeNode, socket: str = CONTAINERD_SOCKET, version: str = "
 
 @contextlib.contextmanager
 def kubelet(node: FakeNode, *arguments: str, name: str = "kubelet") -> Iterator[None]:
-    with played.process(node.root, name, *arguments):
+    with fake_processes.process(node.root, name, *arguments):
         yield
 
 
@@ -159,7 +159,7 @@ def test_a_kubelet_on_something_unknown_is_refused_and_named(bare: FakeNode) -> 
 def test_a_kubelet_of_another_node_or_of_a_container_says_nothing_here(bare: FakeNode) -> None:
     other = bare.root.parent / "other"
     other.mkdir()
-    with dockerd(bare), played.process(other, "kubelet", f"--container-runtime-endpoint={CONTAINERD_SOCKET}"):
+    with dockerd(bare), fake_processes.process(other, "kubelet", f"--container-runtime-endpoint={CONTAINERD_SOCKET}"):
         facts = detected(bare)
     assert only(facts) == ("docker", "docker")
     assert "kubelet" not in words(facts)

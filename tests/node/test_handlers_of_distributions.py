@@ -15,8 +15,8 @@ import pytest
 
 from tests.node import faults
 from tests.support.distribution_cases import Case
+from tests.support.fake_distributions import AGENT, Microk8s, NewerK3s, Rke2
 from tests.support.fake_node import NOTHING_TO_DO, TOOLKIT, FakeNode
-from tests.support.made_distributions import AGENT, Microk8s, NewerK3s, Rke2
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a process is given the node's / with chroot: run as root")
 RUNTIME = f"{TOOLKIT}/nvidia-container-runtime"

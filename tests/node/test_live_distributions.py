@@ -13,8 +13,8 @@ import tomlkit
 from tests.node import faults
 from tests.node.faults import Plan
 from tests.support.distribution_cases import Case
+from tests.support.fake_distributions import AGENT, K0s, K3s
 from tests.support.fake_node import NOTHING_TO_DO, TOOLKIT, FakeNode
-from tests.support.made_distributions import AGENT, K0s, K3s
 from toolkit_installer.node.programs import CompletedProgram
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="a process is given the node's / with chroot: run as root")

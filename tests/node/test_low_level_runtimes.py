@@ -7,8 +7,8 @@ import tomllib
 import pytest
 
 from tests.support.distribution_cases import Case
+from tests.support.fake_distributions import AGENT
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, NOTHING_TO_DO, TOOLKIT, FakeNode
-from tests.support.made_distributions import AGENT
 
 K3S_RUNC = "/var/lib/rancher/k3s/data/current/bin/runc"
 CRI = 'plugins."io.containerd.grpc.v1.cri".containerd'

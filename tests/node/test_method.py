@@ -11,7 +11,7 @@ import pytest
 
 from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.engines.rules import Served
-from tests.support import fake_ctk, payloads, played
+from tests.support import fake_ctk, fake_processes, payloads
 from tests.support.fake_node import DAEMON_JSON, STORE, FakeNode, Run
 
 DOCKER = b'{\n  "debug": true\n}\n'
@@ -214,7 +214,7 @@ def test_below_cri_dockerd_cdi_is_refused_and_never_chosen(gpu: FakeNode, readin
     """Its pods would be started without their devices, and without an error."""
     before = gpu.snapshot()
     flag = f"--container-runtime-endpoint=unix://{socket}"
-    with played.process(gpu.root, "kubelet", flag), played.process(gpu.root, "cri-dockerd", flag):
+    with fake_processes.process(gpu.root, "kubelet", flag), fake_processes.process(gpu.root, "cri-dockerd", flag):
         refused = done(gpu, "cdi", code=UNSUPPORTED)
         assert "cri-dockerd" in refused.output
         assert "--method handlers" in refused.output
@@ -227,7 +227,7 @@ def test_below_cri_dockerd_cdi_is_refused_and_never_chosen(gpu: FakeNode, readin
 def test_a_cdi_node_that_comes_below_cri_dockerd_is_said_to_give_nothing(gpu: FakeNode, reading: FakeDockerd) -> None:
     done(gpu, "cdi")
     assert status(gpu)["method"]["met"] is True
-    with played.process(gpu.root, "kubelet", "--container-runtime-endpoint=unix:///run/cri-dockerd.sock"):
+    with fake_processes.process(gpu.root, "kubelet", "--container-runtime-endpoint=unix:///run/cri-dockerd.sock"):
         found = status(gpu)
     assert found["verdict"] == "BROKEN"
     assert found["method"]["met"] is False

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.fake_node import CONFIG_TOML, NOTHING_TO_DO, TOOLKIT, FakeNode
-from tests.unit.nri.asking import AskingEngine
+from tests.unit.nri.queries import AskingEngine
 from toolkit_installer.nri.decision import DOMAIN
 
 THEIRS = b"version = 2\n# theirs\n"

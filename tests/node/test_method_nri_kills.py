@@ -18,7 +18,7 @@ from tests.node.sweeps.trees import Tree
 from tests.support import fake_ctk
 from tests.support.fake_node import CONFIG_TOML, DEADLINE, TOOLKIT, FakeNode
 from tests.support.quick import Few
-from tests.unit.nri.asking import AskingEngine
+from tests.unit.nri.queries import AskingEngine
 from toolkit_installer.node import signals
 
 Count = Callable[[int, Sequence[str]], None]

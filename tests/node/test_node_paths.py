@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.node.test_container import CHECKOUT, DOCKER, NAMESPACES, Container, can_mount
+from tests.node.test_own_container import CHECKOUT, DOCKER, NAMESPACES, Container, can_mount
 from tests.support.fake_node import DAEMON_JSON, STORE, FakeNode
 
 pytestmark = pytest.mark.skipif(not can_mount(), reason="only root may make mounts")

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from tests.node import fake_gpus
-from tests.support import played
+from tests.support import fake_processes
 from tests.support.fake_node import CONFIG_TOML, DEADLINE, NOTHING_TO_DO, TOOLKIT, WAITING, FakeNode, Run
-from tests.unit.nri.asking import AskingEngine
+from tests.unit.nri.queries import AskingEngine
 from toolkit_installer.nri.decision import DOMAIN, MANAGEMENT
 
 CONTAINERD = b"version = 2\n# theirs\n"
@@ -275,7 +275,7 @@ def test_plan_says_that_the_plugin_would_be_served_and_the_engine_left_alone(
 @pytest.mark.parametrize("command", ["run", "plan"])
 def test_a_node_whose_kubelet_uses_docker_is_refused(node: FakeNode, engine: AskingEngine, command: str) -> None:
     """docker's own containerd would take the plugin, and never ask."""
-    with played.process(node.root, "kubelet", "--container-runtime-endpoint=unix:///run/cri-dockerd.sock"):
+    with fake_processes.process(node.root, "kubelet", "--container-runtime-endpoint=unix:///run/cri-dockerd.sock"):
         said_so = node.do(command, *NRI, engine="auto")
     assert said_so.process.returncode == 3
     assert "docker asks no NRI plugin about its containers" in said_so.output

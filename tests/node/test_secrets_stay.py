@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import played
+from tests.support import fake_processes
 from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, FakeNode
 from tests.unit.documents import secretive
 from toolkit_installer.cli import commands
@@ -128,7 +128,7 @@ def test_no_capture_has_a_secret_of_a_file_that_is_seen_through_its_process(node
     node.write(config, f"containerRuntimeEndpoint: unix:///run/none.sock\nstaticPodURLHeader:\n  X-Key: [{SECRET}]\n")
     capture = tmp_path / "node.capture"
     words = ("--config", config, f"--node-labels=key={SECRET}")
-    with played.process(node.root, "kubelet", *words):
+    with fake_processes.process(node.root, "kubelet", *words):
         said("capture", *node.arguments("plan", engine="containerd")[1:], str(capture))
     found = archive.read(capture.read_bytes(), str(capture))
     whole = b"".join(bytes(raw.value) for answers in found.answers.values() for raw in answers.values())

@@ -14,8 +14,8 @@ import pytest
 
 from tests.node import faults
 from tests.support.distribution_cases import Case
+from tests.support.fake_distributions import AGENT, K3s
 from tests.support.fake_node import NOTHING_TO_DO, TOOLKIT, FakeNode
-from tests.support.made_distributions import AGENT, K3s
 
 NEWEST, OLDER = f"{AGENT}/config-v3.toml.tmpl", f"{AGENT}/config.toml.tmpl"
 BASE = '{{ template "base" . }}\n'

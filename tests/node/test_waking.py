@@ -25,7 +25,7 @@ pytestmark = pytest.mark.real_start
 DOCKER = b'{\n  "debug": true\n}\n'
 GONE = 3
 NOT_AGAIN = "toolkit-installer cannot be started again"
-ASLEEP = Path(__file__).with_name("falling_asleep.py")
+ASLEEP = Path(__file__).with_name("waiting_fork.py")
 NAMES = ("toolkit-installer", "nvidia-toolkit", "nvidia-ctk-installer")
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from tests.node.engines import cri_socket
 from tests.node.engines.live import FakeDockerd
-from tests.support import played
+from tests.support import fake_processes
 from tests.support.fake_node import CONFIG_TOML, SCRIPTS, FakeNode
 from toolkit_installer.engines.common import command_line, serving
 from toolkit_installer.engines.containerd import files
@@ -85,13 +85,13 @@ def detected(node: FakeNode, *more: str, runtime: str = "auto", code: int = 0) -
 
 
 def test_a_command_line_that_is_whole_is_told_from_a_wiped_one(tmp_path: Path) -> None:
-    with played.process(tmp_path, "containerd", "--config", "/etc/x.toml") as pid:
+    with fake_processes.process(tmp_path, "containerd", "--config", "/etc/x.toml") as pid:
         assert not seen(pid).hidden
-    with played.process(tmp_path, "containerd", "--config", "/etc/x.toml", wiped="containerd") as pid:
+    with fake_processes.process(tmp_path, "containerd", "--config", "/etc/x.toml", wiped="containerd") as pid:
         assert (seen(pid).hidden, seen(pid).arguments) == (True, ("containerd",))
-    with played.process(tmp_path, "k3s-server", "--docker", wiped="/usr/local/bin/k3s server") as pid:
+    with fake_processes.process(tmp_path, "k3s-server", "--docker", wiped="/usr/local/bin/k3s server") as pid:
         assert (seen(pid).hidden, seen(pid).arguments) == (True, ("/usr/local/bin/k3s server",))
-    with played.process(tmp_path, "k3s-server", "--docker", wiped="") as pid:
+    with fake_processes.process(tmp_path, "k3s-server", "--docker", wiped="") as pid:
         assert seen(pid).hidden
 
 
@@ -99,7 +99,7 @@ def test_a_command_line_that_is_whole_is_told_from_a_wiped_one(tmp_path: Path) -
 def test_the_file_is_told_by_the_database_that_is_open_whatever_else_lies_there(bare: FakeNode, name: str) -> None:
     for each in GENERATED:
         generate(bare, each)
-    with played.process(bare.root, "containerd", wiped="containerd", opens=[OPEN[name]]) as pid:
+    with fake_processes.process(bare.root, "containerd", wiped="containerd", opens=[OPEN[name]]) as pid:
         assert files.find_config(seen(pid)) == GENERATED[name]
 
 
@@ -108,7 +108,7 @@ def test_the_file_is_told_by_the_socket_that_the_process_has_bound(bare: FakeNod
     for each in GENERATED if name not in ("k3s", "rke2") else (name,):
         generate(bare, each)
     sockets = [f"{SOCKETS[name]}.ttrpc", SOCKETS[name]]
-    with played.process(bare.root, "containerd", wiped="containerd", listens=sockets) as pid:
+    with fake_processes.process(bare.root, "containerd", wiped="containerd", listens=sockets) as pid:
         assert files.find_config(seen(pid)) == GENERATED[name]
 
 
@@ -116,9 +116,9 @@ def test_a_data_folder_elsewhere_is_told_by_the_database_and_by_the_executable(b
     path = "/srv/k3s/agent/etc/containerd/config.toml"
     bare.write(path, "version = 3\n")
     opens = [f"/srv/k3s/agent/containerd/{DATABASE}"]
-    with played.process(bare.root, "containerd", wiped="containerd", opens=opens) as pid:
+    with fake_processes.process(bare.root, "containerd", wiped="containerd", opens=opens) as pid:
         assert files.find_config(seen(pid)) == path
-    with played.process(bare.root, "containerd", wiped="containerd") as pid:
+    with fake_processes.process(bare.root, "containerd", wiped="containerd") as pid:
         unpacked = msgspec.structs.replace(seen(pid), executable="/srv/k3s/data/0a1b/bin/k3s")
         assert files.find_config(unpacked) == path
 
@@ -129,7 +129,7 @@ def test_two_that_share_a_socket_are_told_apart_by_the_unit_and_else_not_at_all(
 ) -> None:
     generate(bare, "k3s")
     generate(bare, "rke2")
-    with played.process(bare.root, "containerd", wiped="containerd", listens=[K3S]) as pid:
+    with fake_processes.process(bare.root, "containerd", wiped="containerd", listens=[K3S]) as pid:
         process = msgspec.structs.replace(seen(pid), unit=None)
         assert files.find_config(msgspec.structs.replace(process, unit=unit)) == GENERATED[name]
         with pytest.raises(command_line.HiddenError, match="has wiped its command line"):
@@ -143,12 +143,12 @@ def test_a_wiped_engine_serves_what_it_has_bound_and_is_waited_for_nowhere_else(
         return serving.find_process(node, EngineName.CONTAINERD, path) is not None
 
     sockets = [K3S, f"{K3S}.ttrpc", "/run/nri/nri.sock"]
-    with played.process(bare.root, "containerd", wiped="containerd", listens=sockets):
+    with fake_processes.process(bare.root, "containerd", wiped="containerd", listens=sockets):
         assert serves(K3S)
         assert not serves("/run/containerd/containerd.sock")
         assert list(serving.find_served_sockets(node)) == [(EngineName.CONTAINERD, K3S)]
         assert not list(serving.find_unnamed_engines(node))
-    with played.process(bare.root, "containerd", wiped="containerd"):
+    with fake_processes.process(bare.root, "containerd", wiped="containerd"):
         assert serves(K3S), "it is starting, and may be any"
 
 
@@ -236,7 +236,7 @@ def test_a_kubelet_that_shows_no_flags_is_believed_by_what_it_shows_and_else_nam
 ) -> None:
     for path, content in files.items():
         bare.write(path, content)
-    with played.process(bare.root, name, "--docker", wiped=name, listens=listens):
+    with fake_processes.process(bare.root, name, "--docker", wiped=name, listens=listens):
         (found,) = kubelet.find_running_kubelets(Node(str(bare.root)))
     assert found.socket == socket, found.told_by
     if socket is None:
@@ -258,7 +258,7 @@ def test_a_kubelet_that_shows_no_flags_is_believed_by_what_it_shows_and_else_nam
 def test_the_flags_that_k3s_wiped_are_those_of_its_unit_whose_main_process_it_is(
     bare: FakeNode, words: str, *, main: bool, socket: str | None
 ) -> None:
-    with played.process(bare.root, "k3s-server", wiped="k3s server") as pid:
+    with fake_processes.process(bare.root, "k3s-server", wiped="k3s server") as pid:
         within = msgspec.structs.replace(seen(pid), unit="k3s.service")
         told_of = {
             "MainPID": str(pid if main else 1),
@@ -276,8 +276,8 @@ def test_a_k3s_that_started_a_containerd_uses_it_and_not_one_of_somebody_elses(b
     generate(bare, "k3s")
     node = Node(str(bare.root))
     with (
-        played.process(bare.root, "containerd", wiped="containerd", listens=[K3S, f"{K3S}.ttrpc"]),
-        played.process(bare.root, "k3s-server", wiped="k3s server") as pid,
+        fake_processes.process(bare.root, "containerd", wiped="containerd", listens=[K3S, f"{K3S}.ttrpc"]),
+        fake_processes.process(bare.root, "k3s-server", wiped="k3s server") as pid,
     ):
         assert kubelet.find_running_kubelets(node)[0].socket is None
         with mock.patch.object(serving, "parent_of", return_value=pid):
@@ -287,6 +287,9 @@ def test_a_k3s_that_started_a_containerd_uses_it_and_not_one_of_somebody_elses(b
 
 def test_a_k3s_on_docker_whose_flags_are_wiped_makes_a_docker_node(bare: FakeNode) -> None:
     sockets = ["/run/k3s/cri-dockerd/cri-dockerd.sock"]
-    with dockerd(bare), played.process(bare.root, "k3s-server", "--docker", wiped="k3s server", listens=sockets):
+    with (
+        dockerd(bare),
+        fake_processes.process(bare.root, "k3s-server", "--docker", wiped="k3s server", listens=sockets),
+    ):
         facts, _ = detected(bare)
     assert facts["decided"][0]["distribution"] == "docker"

@@ -14,7 +14,7 @@ from tests.node import fake_gpus
 from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.fake_gpus import GPU, H100
 from tests.node.instants import stopping
-from tests.node.test_wait_driver import start
+from tests.node.test_wait_driver_command import start
 from tests.support import driver_roots
 from tests.support.driver_roots import CONTAINER, HOST, install
 from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, TOOLKIT, WAITING, FakeNode

@@ -18,7 +18,7 @@ from typing import Any, Self
 
 import yaml
 
-from tests.support import staying
+from tests.support import coprocess
 from tests.support.manifests import FOLDER
 
 PROGRAMS = ("prometheus", "promtool")
@@ -119,7 +119,7 @@ class Prometheus:
         with socket.create_server(("127.0.0.1", 0)) as free:
             self._port = free.getsockname()[1]
         self._process: subprocess.Popen[bytes] | None = None
-        self._asks: staying.Program | None = None
+        self._asks: coprocess.Program | None = None
 
     def __enter__(self) -> Self:
         command = (
@@ -131,7 +131,7 @@ class Prometheus:
         )
         with (self._folder / "log").open("wb") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log)
-        self._asks = staying.Program([*self._enter, sys.executable, "-I", "-c", _ASKS])
+        self._asks = coprocess.Program([*self._enter, sys.executable, "-I", "-c", _ASKS])
         return self
 
     def __exit__(self, *_: object) -> None:

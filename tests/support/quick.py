@@ -28,8 +28,13 @@ SWEEPS: Mapping[str, Sequence[str]] = {
     "tests/node/test_every_instant.py": ("crio-down-first install", "crio-down", "crio-down-amid the toolkit-run"),
     "tests/node/test_every_instant_named.py": ("uninstall-containerd", "error-uninstall-containerd"),
     "tests/node/test_every_error.py": ("EIO-uninstall-containerd", "full-uninstall-containerd"),
-    "tests/node/test_order.py": ("docker-[!d]*", "docker", "containerd-first install", "crio-down-first install"),
-    "tests/node/test_meddling.py": ("containerd-amends", "containerd-makes_a_folder-run", "docker", "containerd"),
+    "tests/node/test_write_order.py": ("docker-[!d]*", "docker", "containerd-first install", "crio-down-first install"),
+    "tests/node/test_concurrent_edits.py": (
+        "containerd-amends",
+        "containerd-makes_a_folder-run",
+        "docker",
+        "containerd",
+    ),
     "tests/node/test_kills.py": ("docker", "containerd-True"),
     "tests/node/test_random_drift.py": ("cleanup",),
     "tests/node/test_capture.py": (
@@ -58,8 +63,8 @@ RARE: Mapping[str, Sequence[str]] = {
 
 HALVED: Sequence[str] = (
     *(f"tests/node/test_{name}.py" for name in ("bad_input", "capture", "cdi", "cleanup_auto", "corpus", "detect")),
-    *(f"tests/node/test_{name}.py" for name in ("distributions", "drift", "hanging", "hostile_node", "order")),
-    *(f"tests/node/test_{name}.py" for name in ("soundness", "still_named", "waking")),
+    *(f"tests/node/test_{name}.py" for name in ("distributions", "drift", "hanging", "hostile_node", "write_order")),
+    *(f"tests/node/test_{name}.py" for name in ("soundness", "files_naming", "waking")),
     "tests/meta/test_chart_values.py",
 )
 """Files with many tests of a kind: of what `make test` leaves of them, every second one is as rare."""
@@ -69,7 +74,7 @@ STEP = 8
 _SECOND = ("commands", "install_and_cleanup")
 _TWELFTH = (
     *("bad_input", "cdi", "concurrency", "crio_kills", "crio_pods", "deleted_while_starting", "distributions"),
-    *("named_driver_root", "never_worse", "receipt_trouble", "standard_streams", "still_named", "waking"),
+    *("named_driver_root", "never_worse", "damaged_receipt", "standard_streams", "files_naming", "waking"),
     *("warm_start", "without_gpu"),
 )
 _SIXTEENTH = ("cleanup_auto", "corpus", "crio_live", "drift", "hanging", "hostile_node", "method_kills")

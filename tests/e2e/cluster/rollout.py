@@ -15,7 +15,7 @@ from tests.e2e.cluster import pod_logs
 from tests.e2e.cluster.control_plane import ControlPlane
 from tests.e2e.cluster.nodes import Node
 from tests.e2e.cluster.objects import all_at_once, is_ready, workload
-from tests.e2e.cluster.standings import PID_FILES, Standing, changes
+from tests.e2e.cluster.snapshot import PID_FILES, Snapshot, changes
 from tests.e2e.hosts.gpu_nodes import LOOK
 from tests.e2e.hosts.machine import HANDLERS
 from tests.support.manifests import FOLDER
@@ -48,22 +48,22 @@ class RealCluster:
     def __init__(self, plane: ControlPlane, nodes: Iterable[Node]) -> None:
         self.plane = plane
         self.nodes = {node.name: node for node in nodes}
-        self.before: dict[str, Standing] = {}
+        self.before: dict[str, Snapshot] = {}
         self._engines: dict[str, str] = {}
         self.untouched = {name: node.differences() for name, node in self.nodes.items()}
         """The nodes' files before the first test."""
 
     # --- what is there ---
 
-    def standings(self, names: Iterable[str] | None = None) -> dict[str, Standing]:
+    def standings(self, names: Iterable[str] | None = None) -> dict[str, Snapshot]:
         """Return how these nodes, or all, stand; they are looked at side by side."""
         wanted = list(self.nodes if names is None else names)
         with ThreadPoolExecutor(len(wanted)) as pool:
             return dict(zip(wanted, pool.map(self._standing, wanted), strict=True))
 
-    def _standing(self, name: str) -> Standing:
+    def _standing(self, name: str) -> Snapshot:
         node = self.nodes[name]
-        return Standing(node.differences(), node.handlers(), node.engine_starts())
+        return Snapshot(node.differences(), node.handlers(), node.engine_starts())
 
     def pods(self, app: str = NAME) -> dict[str, list[dict[str, Any]]]:
         """Return the pods of an application by the node that each was sent to, those that end among them."""
@@ -319,7 +319,7 @@ class RealCluster:
                 assert now.handlers == before.handlers, f"{name}:\n{self.story(name)}"
                 self._assert_reloads(name, now, reloads)
 
-    def _assert_reloads(self, name: str, now: Standing, reloads: int | None) -> None:
+    def _assert_reloads(self, name: str, now: Snapshot, reloads: int | None) -> None:
         """Assert that an engine was restarted as often as that many reloads take; None: that may be any."""
         restarts = now.starts - self.before[name].starts
         expected = reloads if self.nodes[name].kind.restarted else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.e2e.cluster.rollout import GPU, LABEL, NAME, NAMESPACE, TAINT, RealCluster, wait_until
-from tests.e2e.cluster.standings import RELOADS, changes
+from tests.e2e.cluster.snapshot import RELOADS, changes
 from tests.e2e.program import SCRIPTS
 from tests.support.manifests import FOLDER
 

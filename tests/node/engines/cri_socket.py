@@ -13,8 +13,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.node.engines import cri_questions, patience
-from tests.support import staying, wiping
+from tests.node.engines import cri_queries, time_limits
+from tests.support import coprocess, wiping
 
 _PROGRAM = Path(__file__).with_name("cri_server.py")
 _READY = b"ready\n"
@@ -22,12 +22,12 @@ _READY = b"ready\n"
 
 @contextlib.contextmanager
 def answering(socket: Path, version: str) -> Iterator[None]:
-    """Answer on `socket` as a containerd of that version. The program waits for the answer, see patience."""
+    """Answer on `socket` as a containerd of that version. The program waits for the answer, see time_limits."""
     socket.parent.mkdir(parents=True, exist_ok=True)
     with (
-        patience.with_engines(),
-        cri_questions.asked_at_once(),
-        staying.lent(sys.executable, _PROGRAM) as server,
+        time_limits.with_engines(),
+        cri_queries.asked_at_once(),
+        coprocess.lent(sys.executable, _PROGRAM) as server,
     ):
         server.ask([str(socket.parent), socket.name, version])
         try:
@@ -43,7 +43,7 @@ def of_a_user(socket: Path, version: str, user: int) -> Iterator[None]:
     os.chown(socket.parent, user, user)
     # in its folder: a socket's path must be short
     command = [sys.executable, str(_PROGRAM), socket.name, version, str(user)]
-    with patience.with_engines(), subprocess.Popen(command, stdout=subprocess.PIPE, cwd=socket.parent) as server:
+    with time_limits.with_engines(), subprocess.Popen(command, stdout=subprocess.PIPE, cwd=socket.parent) as server:
         try:
             assert server.stdout is not None
             assert server.stdout.readline() == _READY
@@ -59,12 +59,12 @@ def within(  # what a containerd shows of itself
     """Answer on the node's `socket` from a process called containerd that has `root` for its `/`; yield its PID.
 
     `wiped`: it wipes its command line, which ends with `arguments` else. It has the node's files `opens` open. The
-    program waits for the answer, see patience.
+    program waits for the answer, see time_limits.
     """
     for path in (socket, *opens):
         (root / path.lstrip("/")).parent.mkdir(parents=True, exist_ok=True)
     command = [sys.executable, str(_PROGRAM), socket, version, "0", str(root), ",".join(opens), *arguments]
-    with patience.with_engines(), subprocess.Popen(command, stdout=subprocess.PIPE) as server:
+    with time_limits.with_engines(), subprocess.Popen(command, stdout=subprocess.PIPE) as server:
         try:
             assert server.stdout is not None
             assert server.stdout.readline() == _READY

@@ -16,7 +16,7 @@ from pathlib import Path
 from unittest import mock
 
 from tests.node import faults
-from tests.support import crio_stand_in
+from tests.support import fake_crio
 from tests.support.fake_node import FakeNode
 from toolkit_installer.node import processes, signals, sockets
 from toolkit_installer.node.node import Node
@@ -53,7 +53,7 @@ class Machine:
 
     def start(self) -> None:
         """Start it and wait until it answers. Raises ProgramError if it does not start."""
-        script = str(Path(crio_stand_in.__file__))
+        script = str(Path(fake_crio.__file__))
         command = [sys.executable, script, "--root", str(self.node.root), *self.flags]
         with (self.folder / "log").open("ab") as log:
             process = subprocess.Popen(
@@ -71,7 +71,7 @@ class Machine:
         deadline = time.monotonic() + DEADLINE
         while (
             sockets.find_responding_peer(
-                Node(str(self.node.root)).root, crio_stand_in.LISTEN, b"GET /info HTTP/1.0\r\n\r\n"
+                Node(str(self.node.root)).root, fake_crio.LISTEN, b"GET /info HTTP/1.0\r\n\r\n"
             )
             is None
         ):
@@ -82,7 +82,7 @@ class Machine:
     def end(self) -> None:
         """End it, if it runs: by its PID, as it may be another process's child."""
         process = processes.inspect_process(self.pid)
-        if process is None or "crio_stand_in.py" not in " ".join(process.arguments):
+        if process is None or "fake_crio.py" not in " ".join(process.arguments):
             return
         os.kill(self.pid, signal.SIGTERM)
         deadline = time.monotonic() + DEADLINE
@@ -130,7 +130,7 @@ class Machine:
 
     def handlers(self) -> dict[str, str]:
         """Return what the stand-in says that it runs with."""
-        folder = os.open(self.node.place(crio_stand_in.LISTEN).parent, os.O_PATH)
+        folder = os.open(self.node.place(fake_crio.LISTEN).parent, os.O_PATH)
         try:
             with socket.socket(socket.AF_UNIX) as connection:
                 connection.settimeout(DEADLINE)

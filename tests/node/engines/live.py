@@ -25,7 +25,7 @@ from unittest import mock
 from tests.node.engines.rules import Served, docker_reloaded, started
 from tests.node.sweeps.trees import taken
 from tests.support.fake_node import DAEMON_JSON, FakeNode
-from tests.support.stand_ins import answering, failing
+from tests.support.patching import answering, failing
 from toolkit_installer.applying import reload
 from toolkit_installer.engines.api import EngineSilentError, LiveState
 from toolkit_installer.engines.containerd.engine import Containerd

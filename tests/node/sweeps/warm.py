@@ -28,7 +28,7 @@ import requests.exceptions  # this too
 
 from tests.node.engines.live import keep_only
 from tests.node.faults import ENVIRONMENT, Outcome, Plan, invoke
-from tests.support.stand_ins import answering
+from tests.support.patching import answering
 from toolkit_installer.cli import tree
 from toolkit_installer.node import processes, signals
 from toolkit_installer.node.programs import CompletedProgram

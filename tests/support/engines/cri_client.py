@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.support import staying
+from tests.support import coprocess
 
 _POLL = 0.05
 _PROGRAM = Path(__file__).with_name("cri_program.py")
@@ -33,7 +33,7 @@ def status(socket: Path, seconds: float) -> dict[str, Any]:
     One that has only begun is asked again, for as long as an answer may take.
     """
     deadline = time.monotonic() + seconds
-    with staying.lent(sys.executable, _PROGRAM, "statuses") as program:
+    with coprocess.lent(sys.executable, _PROGRAM, "statuses") as program:
         told: dict[str, Any] = program.ask([str(socket), seconds])
         while _BEGINS in told.get("error", "") and time.monotonic() < deadline:
             time.sleep(_POLL)
@@ -62,7 +62,7 @@ class CriClient:
         """
         self._error, self._away = error, away or error
         flags = [f"--container-runtime-endpoint=unix://{socket}"] if as_kubelet else []
-        self._caller = staying.Program([*enter, *calls_command(socket, seconds), *flags])
+        self._caller = coprocess.Program([*enter, *calls_command(socket, seconds), *flags])
 
     def call(self, method: str, request: dict[int, Any], *way: int) -> dict[str, str]:
         """Return the fields of the message in the answer that `way` leads to (cri_program.py)."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.capabilities import may_come_first
-from tests.unit.nri.asking import SECONDS, AskingEngine
+from tests.unit.nri.queries import SECONDS, AskingEngine
 from toolkit_installer.node import signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.nri.decision import DOMAIN, MANAGEMENT

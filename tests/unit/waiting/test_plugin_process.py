@@ -17,7 +17,7 @@ import pytest
 
 from tests.support.capabilities import may_come_first
 from tests.unit.nri import engine as wire
-from tests.unit.nri.asking import SECONDS, AskingEngine
+from tests.unit.nri.queries import SECONDS, AskingEngine
 from toolkit_installer.node import signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.nri.connection import ConnectionLost

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from tests.support import crio_stand_in
+from tests.support import fake_crio
 from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.api import DesiredState
 from toolkit_installer.engines.crio import config as crio_config
@@ -34,7 +34,7 @@ def program(tmp_path: Path, text: str) -> str:
 
 @pytest.fixture
 def crio(tmp_path: Path) -> str:
-    return program(tmp_path, f'#!/bin/sh\nexec "{sys.executable}" "{crio_stand_in.__file__}" "$@"\n')
+    return program(tmp_path, f'#!/bin/sh\nexec "{sys.executable}" "{fake_crio.__file__}" "$@"\n')
 
 
 def part(default: str, runtimes: dict[str, str]) -> bytes:

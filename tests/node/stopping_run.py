@@ -1,4 +1,4 @@
-"""The program, stopping itself before a call: `toolkit_stopping.py start|woken CALL ARGUMENT…`.
+"""The program, stopping itself before a call: `stopping_run.py start|woken CALL ARGUMENT…`.
 
 `start`: in the process as it was started; `woken`: once it has waited and was woken. It looks around often, and the
 pauses between two questions to the API server take no time, so that a test need not wait.

@@ -1,4 +1,4 @@
-"""A stand-in for CRI-O: `crio_stand_in.py --root DIR --config FILE --config-dir DIR [config]`, paths beneath the root.
+"""A stand-in for CRI-O: `fake_crio.py --root DIR --config FILE --config-dir DIR [config]`, paths beneath the root.
 
 It reads its configuration and refuses to start as tests.support.crio_reading tells, and speaks on `crio.api.listen`
 what the installer asks for: the CRI's Version, Status and pods over gRPC, `GET /info` and `GET /config` over HTTP/1 on

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.support import wiping
 
-_PLAYER = Path(__file__).with_name("player.py")
+_PLAYER = Path(__file__).with_name("fake_process.py")
 
 
 @contextlib.contextmanager

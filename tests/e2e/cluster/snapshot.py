@@ -17,7 +17,7 @@ _OF_A_PROBE = "tmp/runc-process"
 
 
 @dataclasses.dataclass(frozen=True)
-class Standing:
+class Snapshot:
     """How a node stands: all its files, what its engine serves, and how often that was started."""
 
     files: Mapping[str, State]

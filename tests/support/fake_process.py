@@ -1,4 +1,4 @@
-"""Becomes a process of a made node: `player.py ROOT NAME USER ARGUMENT...`, and more on its standard input.
+"""Becomes a process of a made node: `fake_process.py ROOT NAME USER ARGUMENT...`, and more on its standard input.
 
 A file of its own: the program's text on a command line would be taken for a flag's value of the process that is played.
 """

@@ -1,7 +1,7 @@
 """The program's questions to a CRI, asked at once: its child is forked from a Python that has imported it.
 
 The program starts a Python for its questions, which imports gRPC: that takes longer than all that is tried with one.
-What that start itself does, tests/node/test_cri_question.py and make e2e try.
+What that start itself does, tests/node/test_cri_queries.py and make e2e try.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.engines.live import SOCKET, FakeDockerd
-from tests.support import played
+from tests.support import fake_processes
 from tests.support.fake_node import DAEMON_JSON, PID_FILE, TOOLKIT, FakeNode
 from toolkit_installer.engines.common import canaries
 
@@ -84,10 +84,10 @@ def waits_for(node: FakeNode) -> str:
 def test_a_users_shim_or_monitor_does_not_keep_the_node_busy(node: FakeNode, name: str) -> None:
     words = ("-b", f"/{TASKS}/train", "-c", "train", "-r", f"{TOOLKIT}/nvidia-container-runtime")
     place = bundle(node)
-    with played.process(Path("/"), name, *words, folder=str(place)) as pid:
+    with fake_processes.process(Path("/"), name, *words, folder=str(place)) as pid:
         said = waits_for(node)
         assert "train" in said or str(pid) in said, "of root's it is believed"
-    with played.process(Path("/"), name, *words, folder=str(place), user=STRANGER) as pid:
+    with fake_processes.process(Path("/"), name, *words, folder=str(place), user=STRANGER) as pid:
         said = waits_for(node)
     assert "train" not in said
     assert str(pid) not in said
@@ -151,5 +151,5 @@ def test_a_folder_that_everybody_may_write_to_is_refused(node: FakeNode) -> None
 
 def test_the_canarys_process_is_not_looked_for_in_one_that_has_its_number_by_now() -> None:
     """A user whose process got the number sees to it that no device is found: that is no fault of the handler's."""
-    with played.process(Path("/"), "canary", user=STRANGER) as pid:
+    with fake_processes.process(Path("/"), "canary", user=STRANGER) as pid:
         assert canaries.describe_missing_gpus(pid) == ""

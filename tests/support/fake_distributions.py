@@ -18,7 +18,7 @@ from pathlib import PurePosixPath
 from typing import Any
 from unittest import mock
 
-from tests.support import played
+from tests.support import fake_processes
 from tests.support.distribution_cases import Case
 from tests.support.fake_node import TOOLKIT, FakeNode
 from toolkit_installer.engines.api import EngineSilentError, LiveState
@@ -100,7 +100,7 @@ class _Made:
         self.place.write_text(json.dumps(self.state))
         self.start()
         with (
-            played.process(
+            fake_processes.process(
                 self.node.root,
                 "containerd",
                 *self.arguments,

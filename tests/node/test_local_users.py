@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.node.engines import cri_socket
-from tests.support import played
+from tests.support import fake_processes
 from tests.support.fake_node import DAEMON_JSON, SCRIPTS, TOOLKIT, FakeNode
 
 STRANGER = 65534
@@ -46,7 +46,7 @@ def detected(node: FakeNode, *more: str) -> str:
 def test_a_users_kubelet_decides_nothing_and_is_named_with_its_user(bare: FakeNode, name: str) -> None:
     bare.write(DAEMON_JSON, "{}\n")
     asked = f"--container-runtime-endpoint=unix://{OWN_SOCKET}"
-    with played.process(bare.root, name, asked, user=STRANGER) as pid:
+    with fake_processes.process(bare.root, name, asked, user=STRANGER) as pid:
         said = detected(bare)
     assert OWN_SOCKET not in said
     assert "the kubelet" not in said
@@ -55,7 +55,7 @@ def test_a_users_kubelet_decides_nothing_and_is_named_with_its_user(bare: FakeNo
 
 def test_a_users_kubelet_on_an_unknown_endpoint_forbids_nothing(bare: FakeNode) -> None:
     bare.write(DAEMON_JSON, "{}\n")
-    with played.process(bare.root, "kubelet", "--container-runtime-endpoint=unix:///tmp/x.sock", user=STRANGER):
+    with fake_processes.process(bare.root, "kubelet", "--container-runtime-endpoint=unix:///tmp/x.sock", user=STRANGER):
         assert bare.do("run", "--no-daemon").finish() == 0
     assert "nvidia" in bare.docker()["runtimes"]
 
@@ -63,8 +63,10 @@ def test_a_users_kubelet_on_an_unknown_endpoint_forbids_nothing(bare: FakeNode) 
 def test_a_users_kubelet_does_not_outweigh_roots_with_a_lower_pid(bare: FakeNode) -> None:
     bare.write(DAEMON_JSON, "{}\n")
     with (
-        played.process(bare.root, "kubelet", f"--container-runtime-endpoint=unix://{SOCKET}"),
-        played.process(bare.root, "kubelet", "--container-runtime-endpoint=unix:///var/run/crio/crio.sock", user=1234),
+        fake_processes.process(bare.root, "kubelet", f"--container-runtime-endpoint=unix://{SOCKET}"),
+        fake_processes.process(
+            bare.root, "kubelet", "--container-runtime-endpoint=unix:///var/run/crio/crio.sock", user=1234
+        ),
     ):
         said = detected(bare)
     assert SOCKET in said
@@ -90,7 +92,7 @@ def test_a_users_dockerd_keeps_no_uninstall_waiting_while_docker_is_down(
 ) -> None:
     before = bare.snapshot()
     assert bare.do("run", "--no-daemon").finish() == 0
-    with played.process(bare.root, name, address, user=STRANGER):
+    with fake_processes.process(bare.root, name, address, user=STRANGER):
         began = time.monotonic()
         assert bare.do("uninstall").finish() == 0
         assert time.monotonic() - began < 20  # it would wait for 60
@@ -111,7 +113,7 @@ def test_a_kubelets_file_that_is_no_file_hangs_nobody_and_says_nothing(bare: Fak
     else:
         with place.open("wb") as stream:
             stream.truncate(1 << 32)
-    with played.process(bare.root, "kubelet", "--config=/var/lib/kubelet/config.yaml"):
+    with fake_processes.process(bare.root, "kubelet", "--config=/var/lib/kubelet/config.yaml"):
         assert bare.do("run", "--no-daemon").finish() == 0
 
 
@@ -124,7 +126,7 @@ def test_a_shims_runtime_that_is_no_file_hangs_no_uninstall(bare: FakeNode, kind
     else:
         os.mknod(folder / "runtime", 0o644 | 0o020000, os.makedev(1, 5))
     assert bare.do("run", "--no-daemon").finish() == 0
-    with played.process(folder, "containerd-shim"):
+    with fake_processes.process(folder, "containerd-shim"):
         assert bare.do("uninstall").finish() == 0
     assert not bare.exists(TOOLKIT)
 
@@ -132,8 +134,10 @@ def test_a_shims_runtime_that_is_no_file_hangs_no_uninstall(bare: FakeNode, kind
 def test_a_users_shim_or_monitor_keeps_no_toolkit(bare: FakeNode) -> None:
     assert bare.do("run", "--no-daemon").finish() == 0
     with (
-        played.process(bare.root, "containerd-shim", "-workdir", "/x/c0ffee", user=STRANGER),
-        played.process(bare.root, "conmon", "-r", f"{TOOLKIT}/nvidia-container-runtime", "-c", "x", user=STRANGER),
+        fake_processes.process(bare.root, "containerd-shim", "-workdir", "/x/c0ffee", user=STRANGER),
+        fake_processes.process(
+            bare.root, "conmon", "-r", f"{TOOLKIT}/nvidia-container-runtime", "-c", "x", user=STRANGER
+        ),
     ):
         assert bare.do("uninstall").finish() == 0
     assert not bare.exists(TOOLKIT)
@@ -155,7 +159,7 @@ def test_root_of_an_ordinary_pod_who_is_called_a_shim_or_monitor_keeps_no_toolki
     pod.mkdir()
     (pod / "runtime").write_text(f"{TOOLKIT}/nvidia-container-runtime")
     assert bare.do("run", "--no-daemon").finish() == 0
-    with played.process(pod, name, *arguments):
+    with fake_processes.process(pod, name, *arguments):
         assert bare.do("uninstall").finish() == 0
     assert not bare.exists(TOOLKIT)
 
@@ -167,6 +171,6 @@ def test_a_shim_in_a_container_that_was_given_the_toolkit_keeps_it(bare: FakeNod
     place.parent.mkdir(parents=True)
     place.hardlink_to(bare.place(f"{TOOLKIT}/nvidia-container-runtime"))  # a mount, as stat(2) shows it
     (pod / "runtime").write_text(f"{TOOLKIT}/nvidia-container-runtime")
-    with played.process(pod, "containerd-shim"):
+    with fake_processes.process(pod, "containerd-shim"):
         assert bare.do("uninstall").finish() == 0
     assert bare.exists(TOOLKIT)

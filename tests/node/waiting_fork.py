@@ -1,4 +1,4 @@
-"""Plays the idle process of another package that was woken: `falling_asleep.py ROOT CONTENT EVENTS PROGRAM ARGUMENT…`.
+"""Plays the idle process of another package that was woken: `waiting_fork.py ROOT CONTENT EVENTS PROGRAM ARGUMENT…`.
 
 It holds the locks of an installation below ROOT, and becomes the program. In CONTENT, the state, PID_FD and LOCK_FD
 stand for its descriptors, and line ends for NULs.
