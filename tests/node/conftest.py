@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 
 from tests.node.drift import Templates
+from tests.node.engines.live import FakeDockerd
 from tests.node.sweeps import matrix
 from tests.support import fake_ctk, payloads
-from tests.support.fake_node import FakeNode
+from tests.support.api_server import Server, serving
+from tests.support.fake_node import DAEMON_JSON, DOCKER, FakeNode
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +32,26 @@ def node(tmp_path: Path, payload: Path) -> Iterator[FakeNode]:
     made = FakeNode(root, payload)
     yield made
     made.close()
+
+
+@pytest.fixture
+def configured(node: FakeNode) -> None:
+    """Give the node a daemon.json."""
+    node.write(DAEMON_JSON, DOCKER, 0o600)
+
+
+@pytest.fixture
+def dockerd(node: FakeNode) -> Iterator[FakeDockerd]:
+    """A dockerd that serves the node's socket, and reads its daemon.json at a reload."""
+    with FakeDockerd(node) as engine:
+        yield engine
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """An API server whose cluster has the node and a DaemonSet that wants it."""
+    with serving(tmp_path) as serves:
+        yield serves
 
 
 @pytest.fixture(scope="session")

@@ -69,7 +69,7 @@ def gone(*places: Path) -> contextlib.AbstractContextManager[None]:
 @contextlib.contextmanager
 def alive(node: FakeNode, **says: object) -> Iterator[None]:
     """Have a dockerd answer on the node meanwhile, as `says` has it. Its binary takes whatever it is asked about."""
-    with contextlib.closing(FakeDockerd(node, **says)) as dockerd:
+    with FakeDockerd(node, **says) as dockerd:
         node.write(os.readlink(f"/proc/{dockerd.pid}/exe"), "a program", 0o755)
         with mock.patch.object(programs, "run_to_completion", return_value=CompletedProgram(0, b"", "")):
             yield

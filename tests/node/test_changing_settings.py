@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, TOOLKIT, FakeNode
+from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, DOCKER, TOOLKIT, FakeNode
 
-DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 CONTAINERD = b"version = 2 # ours\n"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,28 +19,16 @@ from tests.support.api_server import (
     Cluster,
     Server,
     cluster,
-    serving,
     token,
 )
-from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, STORE, TOOLKIT, WAITING, FakeNode, Run
+from tests.support.fake_node import DAEMON_JSON, DOCKER, NOTHING_TO_DO, STORE, TOOLKIT, WAITING, FakeNode, Run
 
-DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
+pytestmark = pytest.mark.usefixtures("configured")
 LEFT = "Leaving the node configured, as --cleanup auto says"
 HELD = "Nothing is changed on this node"
 WANTED = "The DaemonSet wants this node"
 NEVER_TOLD = "The API server never said to this run that the DaemonSet wants this node"
 FLAGS = ("--cleanup", "auto", "--daemonset", "a", "--node-name", "b")
-
-
-@pytest.fixture(autouse=True)
-def configured(node: FakeNode) -> None:
-    node.write(DAEMON_JSON, DOCKER, 0o600)
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with serving(tmp_path) as serves:
-        yield serves
 
 
 def assert_cleaned(node: FakeNode, run: Run) -> None:

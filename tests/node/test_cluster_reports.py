@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
 import re
@@ -26,29 +25,15 @@ from tests.support.api_server import (
     Written,
     serving,
 )
-from tests.support.fake_node import DAEMON_JSON, DEADLINE, WAITING, FakeNode, Run
+from tests.support.fake_node import DAEMON_JSON, DEADLINE, DOCKER, WAITING, FakeNode, Run
 from toolkit_installer import __version__
 
-DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
+pytestmark = pytest.mark.usefixtures("configured")
 CONDITION = "nvidia.com/ContainerToolkitReady"
 TAINT = "nvidia.com/toolkit=missing:NoSchedule"
 TOLERATION = {"key": "nvidia.com/toolkit", "operator": "Exists", "effect": "NoSchedule"}
 UNTOLD = "The cluster could not be told how the node stands"
 ALL = ("--node-condition", "true", "--startup-taint", TAINT, "--retaint", "--node-labels", "--node-events")
-
-
-@pytest.fixture(autouse=True)
-def configured(node: FakeNode) -> None:
-    node.write(DAEMON_JSON, DOCKER, 0o600)
-
-
-@pytest.fixture
-def dockerd(node: FakeNode) -> Iterator[FakeDockerd]:
-    engine = FakeDockerd(node)
-    try:
-        yield engine
-    finally:
-        engine.close()
 
 
 @pytest.fixture
@@ -251,7 +236,7 @@ def test_what_could_not_be_told_is_said_once_and_told_later_and_the_node_is_conf
 
 
 def test_a_broken_engine_is_told_with_its_reason_and_of_the_daemon_set_too(node: FakeNode, server: Server) -> None:
-    with contextlib.closing(FakeDockerd(node)):
+    with FakeDockerd(node):
         run = waiting(node, server, *ALL)
     os.kill(run.pid, signal.SIGHUP)
     run.wait_for("Not ready: the engines do not serve the handlers")
@@ -272,7 +257,7 @@ def test_a_broken_engine_is_told_with_its_reason_and_of_the_daemon_set_too(node:
 def test_an_engine_that_runs_and_answers_no_more_is_told_before_it_is_waited_for(
     node: FakeNode, server: Server
 ) -> None:
-    with contextlib.closing(FakeDockerd(node)) as engine:
+    with FakeDockerd(node) as engine:
         run = waiting(node, server, *ALL, "--reload-timeout", "600")
         told: queue.Queue[dict[str, str]] = queue.Queue()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import shutil
@@ -18,10 +17,19 @@ from tests.node import fake_gpus
 from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.faults import run
 from tests.support import payloads
-from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, NOTHING_TO_DO, PID_FILE, STORE, TOOLKIT, Entry, FakeNode
+from tests.support.fake_node import (
+    CONFIG_TOML,
+    DAEMON_JSON,
+    DOCKER,
+    NOTHING_TO_DO,
+    PID_FILE,
+    STORE,
+    TOOLKIT,
+    Entry,
+    FakeNode,
+)
 from toolkit_installer.planning import toolkit_users
 
-DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 NOBODY = 65534
 
 
@@ -195,7 +203,7 @@ def test_plan_names_the_instance_that_would_stop_a_run_and_exits_as_it_would(nod
 
 
 def test_plan_names_the_budget_that_would_stop_a_run_and_exits_as_it_would(node: FakeNode, tmp_path: Path) -> None:
-    with contextlib.closing(FakeDockerd(node)):
+    with FakeDockerd(node):
         flags = ("--socket", SOCKET, "--reload-budget", "1/600")
         assert run(node, tmp_path, "run", "--no-daemon", *flags).code == 0
         node.write(DAEMON_JSON, b"{}")
@@ -221,7 +229,7 @@ def test_an_engine_that_has_to_be_live_and_is_not_stops_the_run_before_anything_
 def test_an_engine_that_has_to_be_live_has_to_take_the_change_over(node: FakeNode, tmp_path: Path) -> None:
     node.write(DAEMON_JSON, DOCKER)
     before = node.snapshot()
-    with contextlib.closing(FakeDockerd(node)):
+    with FakeDockerd(node):
         live = ("--socket", SOCKET, "--require-live")
         refused = run(node, tmp_path, "run", "--no-daemon", *live, "--restart-mode", "none")
         assert refused.code == 5

@@ -11,12 +11,11 @@ import pytest
 
 from tests.node.faults import run
 from tests.node.instants import Raced, Stopping, begin, first_to_end, race, stopping
-from tests.support.fake_node import DAEMON_JSON, NOTHING_TO_DO, PID_FILE, STORE, TOOLKIT, WAITING, FakeNode
+from tests.support.fake_node import DAEMON_JSON, DOCKER, NOTHING_TO_DO, PID_FILE, STORE, TOOLKIT, WAITING, FakeNode
 from tests.support.quick import Few
 
 pytestmark = pytest.mark.real_start
 
-DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 OTHER = "/run/other/toolkit.pid"
 ROUNDS = int(os.environ.get("ROUNDS", "50")) // 2
 """How often two instances are started at once, on fresh nodes and on installed ones."""

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
 from tests.node.instants import begin
-from tests.support.api_server import DAEMON_SET, DAEMON_SET_PATH, Cluster, Server, serving
+from tests.support.api_server import DAEMON_SET, DAEMON_SET_PATH, Cluster, Server
 from tests.support.fake_node import FakeNode, Run
 from toolkit_installer.errors import ExitCode
 
 GOING = "The DaemonSet is being deleted, and its pods give their nodes back: they are waited for"
 GONE = "The DaemonSet is gone, and so are its pods"
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with serving(tmp_path) as serves:
-        yield serves
 
 
 def deleting(node: FakeNode, server: Server, *more: str) -> Run:

@@ -10,16 +10,16 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from unittest import mock
 
 import pytest
 
-from tests.node.stopping_run import Clock
 from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.faults import NEVER, Outcome, Plan, run
 from tests.node.instants import quickly
+from tests.node.stopping_run import Clock
 from tests.support.api_server import (
     DAEMON_SET_PATH,
     NAMESPACE_PATH,
@@ -27,39 +27,18 @@ from tests.support.api_server import (
     Cluster,
     Server,
     cluster,
-    serving,
     token,
 )
-from tests.support.fake_node import DAEMON_JSON, STORE, TOOLKIT, WAITING, FakeNode, Run
+from tests.support.fake_node import DAEMON_JSON, DOCKER, STORE, TOOLKIT, WAITING, FakeNode, Run
 from tests.support.quick import Few
 from toolkit_installer.node import processes
 
-DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
+pytestmark = pytest.mark.usefixtures("configured")
 ROUNDS = int(os.environ.get("ROUNDS", "6"))
 """How many with random delays; more of them from the environment."""
 SEED = os.environ.get("ROUNDS_SEED", "1")
 FLAGS = ("--socket", SOCKET, "--reload-budget", "100/60")
 HANDLERS = {"nvidia", "nvidia-cdi", "nvidia-legacy"}
-
-
-@pytest.fixture(autouse=True)
-def configured(node: FakeNode) -> None:
-    node.write(DAEMON_JSON, DOCKER, 0o600)
-
-
-@pytest.fixture
-def dockerd(node: FakeNode) -> Iterator[FakeDockerd]:
-    engine = FakeDockerd(node)
-    try:
-        yield engine
-    finally:
-        engine.close()
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    with serving(tmp_path) as serves:
-        yield serves
 
 
 def is_untouched(node: FakeNode, dockerd: FakeDockerd) -> bool:

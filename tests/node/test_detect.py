@@ -34,15 +34,6 @@ def bare(node: FakeNode) -> FakeNode:
 
 
 @contextlib.contextmanager
-def dockerd(node: FakeNode) -> Iterator[None]:
-    engine = FakeDockerd(node)
-    try:
-        yield
-    finally:
-        engine.close()
-
-
-@contextlib.contextmanager
 def containerd(node: FakeNode, socket: str = CONTAINERD_SOCKET, version: str = "1.7.24") -> Iterator[None]:
     with cri_socket.answering(node.place(socket), version):
         yield
@@ -92,7 +83,7 @@ def test_a_node_with_docker_and_containerd_whose_kubelet_uses_containerd_is_a_co
     bare.write(DAEMON_JSON, "{}")
     bare.write(CONFIG_TOML, CRI)
     bare.write("/var/lib/kubelet/config.yaml", config)
-    with dockerd(bare), containerd(bare), kubelet(bare, *arguments):
+    with FakeDockerd(bare), containerd(bare), kubelet(bare, *arguments):
         facts = detected(bare)
     assert only(facts) == ("containerd", "containerd")
     assert facts["decided"][0]["socket"] == CONTAINERD_SOCKET
@@ -104,7 +95,7 @@ def test_a_node_with_docker_and_containerd_whose_kubelet_uses_containerd_is_a_co
 @pytest.mark.parametrize("socket", ["/var/run/cri-dockerd.sock", "/run/cri-dockerd.sock", "/var/run/dockershim.sock"])
 def test_a_kubelet_that_reaches_docker_through_a_shim_makes_a_docker_node(bare: FakeNode, socket: str) -> None:
     bare.write(CONFIG_TOML, CRI)
-    with dockerd(bare), containerd(bare), kubelet(bare, f"--container-runtime-endpoint=unix://{socket}"):
+    with FakeDockerd(bare), containerd(bare), kubelet(bare, f"--container-runtime-endpoint=unix://{socket}"):
         facts = detected(bare)
     assert only(facts) == ("docker", "docker")
     assert facts["decided"][0]["socket"] == "/var/run/docker.sock"
@@ -123,7 +114,7 @@ def test_options_of_a_k3s_that_is_gone_name_no_engine(bare: FakeNode, options: s
 @needs_root
 def test_a_kubelets_relative_path_is_relative_to_where_it_works(bare: FakeNode) -> None:
     bare.write("/etc/kubelet.yaml", f"containerRuntimeEndpoint: unix://{CONTAINERD_SOCKET}\n")
-    with dockerd(bare), containerd(bare), kubelet(bare, "--config=etc/kubelet.yaml"):
+    with FakeDockerd(bare), containerd(bare), kubelet(bare, "--config=etc/kubelet.yaml"):
         facts = detected(bare)
     assert only(facts) == ("containerd", "containerd")
 
@@ -150,7 +141,7 @@ def test_a_kubelet_on_a_containerd_of_its_own_tells_where_that_one_serves(bare: 
 
 @needs_root
 def test_a_kubelet_on_something_unknown_is_refused_and_named(bare: FakeNode) -> None:
-    with dockerd(bare), kubelet(bare, "--container-runtime-endpoint=unix:///run/other.sock"):
+    with FakeDockerd(bare), kubelet(bare, "--container-runtime-endpoint=unix:///run/other.sock"):
         facts = detected(bare, code=3)
     assert "/run/other.sock" in facts["error"]["reason"]
 
@@ -159,7 +150,10 @@ def test_a_kubelet_on_something_unknown_is_refused_and_named(bare: FakeNode) -> 
 def test_a_kubelet_of_another_node_or_of_a_container_says_nothing_here(bare: FakeNode) -> None:
     other = bare.root.parent / "other"
     other.mkdir()
-    with dockerd(bare), fake_processes.process(other, "kubelet", f"--container-runtime-endpoint={CONTAINERD_SOCKET}"):
+    with (
+        FakeDockerd(bare),
+        fake_processes.process(other, "kubelet", f"--container-runtime-endpoint={CONTAINERD_SOCKET}"),
+    ):
         facts = detected(bare)
     assert only(facts) == ("docker", "docker")
     assert "kubelet" not in words(facts)
@@ -168,7 +162,7 @@ def test_a_kubelet_of_another_node_or_of_a_container_says_nothing_here(bare: Fak
 @needs_root
 def test_a_runtime_that_contradicts_the_kubelet_is_refused_with_what_was_seen(bare: FakeNode) -> None:
     bare.write(DAEMON_JSON, "{}")
-    with dockerd(bare), containerd(bare), kubelet(bare, f"--container-runtime-endpoint=unix://{CONTAINERD_SOCKET}"):
+    with FakeDockerd(bare), containerd(bare), kubelet(bare, f"--container-runtime-endpoint=unix://{CONTAINERD_SOCKET}"):
         facts = detected(bare, runtime="docker", code=3)
         assert "--runtime docker contradicts" in facts["error"]["reason"]
         assert f"uses {CONTAINERD_SOCKET}" in facts["error"]["reason"]
@@ -234,7 +228,7 @@ def test_a_kubelet_within_a_distribution_outweighs_a_docker_that_answers(
 ) -> None:
     for path, content in files.items():
         bare.write(path, content)
-    with dockerd(bare), kubelet(bare, *arguments, name=name):
+    with FakeDockerd(bare), kubelet(bare, *arguments, name=name):
         facts = detected(bare)
     assert facts["decided"][0]["distribution"] == distribution
 
@@ -372,7 +366,7 @@ def test_another_containerd_of_k3s_is_edited_and_k3s_own_files_are_not(bare: Fak
 def test_what_a_k3s_that_is_down_uses_outweighs_another_engine_that_answers(bare: FakeNode) -> None:
     stopped(bare)
     bare.write(K3S_YAML, ENDPOINT)
-    with dockerd(bare):
+    with FakeDockerd(bare):
         assert only(detected(bare)) == ("containerd", "containerd")
         facts = detected(bare, runtime="docker", code=3)
     assert f"k3s is configured to use {CONTAINERD_SOCKET}" in facts["error"]["reason"]
@@ -388,7 +382,7 @@ def test_an_engine_that_nobody_knows_in_k3s_options_is_refused_and_named(bare: F
 
 
 def test_docker_alone_is_recognised_by_its_answer(bare: FakeNode) -> None:
-    with dockerd(bare):
+    with FakeDockerd(bare):
         facts = detected(bare)
     assert only(facts) == ("docker", "docker")
     assert facts["decided"][0]["version"] == "28.0"
@@ -405,7 +399,7 @@ def test_what_answers_outweighs_what_is_only_installed(bare: FakeNode) -> None:
 
 def test_two_that_answer_are_ambiguous_and_both_are_listed(bare: FakeNode) -> None:
     bare.write(CONFIG_TOML, CRI)
-    with dockerd(bare), containerd(bare):
+    with FakeDockerd(bare), containerd(bare):
         facts = detected(bare, code=3)
         assert "docker 28.0 answers on /var/run/docker.sock" in facts["error"]["reason"]
         assert f"containerd 1.7.24 answers on {CONTAINERD_SOCKET}" in facts["error"]["reason"]
@@ -490,7 +484,7 @@ def test_rootless_docker_is_configured_once_its_file_is_named(bare: FakeNode) ->
 
 
 def test_the_words_for_people_say_the_same(bare: FakeNode) -> None:
-    with dockerd(bare):
+    with FakeDockerd(bare):
         run = bare._started([str(SCRIPTS / "toolkit-installer"), "detect", "--node-root", str(bare.root)])
         assert run.finish() == 0
     assert "live    docker 28.0 answers on /var/run/docker.sock" in run.output

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import subprocess
 from pathlib import Path
@@ -73,7 +72,7 @@ def test_the_cgroup_driver_that_a_live_dockerd_reports_is_compared(
     node.write(DAEMON_JSON, "{}\n")
     node.write("/var/lib/kubelet/config.yaml", f"cgroupDriver: systemd\ncontainerRuntimeEndpoint: unix://{SOCKET}\n")
     says = {} if driver is None else {"CgroupDriver": driver}
-    with contextlib.closing(FakeDockerd(node, **says)):
+    with FakeDockerd(node, **says):
         _, text = told("diagnose", "--json", "--node-root", str(node.root), "--socket", SOCKET, "--runtime", "docker")
     found = [each["what"] for each in json.loads(text)["findings"] if each["illness"] == "cgroup-driver"]
     assert len(found) == count, found

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.node.drift import FOLDERS, Templates, put, swap
-from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, STORE, TOOLKIT, WAITING, FakeNode, patiently
+from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, DOCKER, STORE, TOOLKIT, WAITING, FakeNode, patiently
 
-DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 CONTAINERD = b'version = 2\n# mine\n[debug]\n  level = "info"\n'
 BASES = {DAEMON_JSON: DOCKER, CONFIG_TOML: CONTAINERD}
 BOTH = pytest.mark.parametrize("path", [DAEMON_JSON, CONFIG_TOML])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import tomllib
@@ -32,7 +31,7 @@ def root(node: FakeNode) -> str:
 def test_a_driver_that_moves_is_followed_and_no_engine_is_reloaded(node: FakeNode) -> None:
     program = install(node.place(HOST))
     with (
-        contextlib.closing(FakeDockerd(node)),
+        FakeDockerd(node),
         stopping(node, "never", "run", *AUTO, "--socket", SOCKET, woken=True) as run,
     ):
         run.wait_for(WAITING)

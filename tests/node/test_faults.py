@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from tests.node.faults import Fault, Outcome, Plan, run
-from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, STORE, TOOLKIT, FakeNode
+from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, DOCKER, STORE, TOOLKIT, FakeNode
 
-DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 CONTAINERD = b'version = 2\n# mine\n[debug]\nlevel = "info"\n'
 ENGINES = pytest.mark.parametrize("engine, path", [("docker", DAEMON_JSON), ("containerd", CONFIG_TOML)])
 

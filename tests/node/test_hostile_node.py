@@ -18,10 +18,9 @@ from tests.node.canary import Canary
 from tests.node.faults import Outcome, run
 from tests.node.instants import Deed
 from tests.support import payloads
-from tests.support.fake_node import DAEMON_JSON, PID_FILE, STORE, TOOLKIT, FakeNode
+from tests.support.fake_node import DAEMON_JSON, DOCKER, PID_FILE, STORE, TOOLKIT, FakeNode
 from tests.support.quick import Few
 
-DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 SOMEBODY = 4321
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can prepare another user's files")
 

@@ -14,9 +14,8 @@ import pytest
 
 from tests.node.canary import Canary
 from tests.node.faults import Outcome, run
-from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, STORE, TOOLKIT, FakeNode
+from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, DOCKER, STORE, TOOLKIT, FakeNode
 
-DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 RECEIPT = f"{STORE}/receipt.json"
 SITE = b'{"auths": {"registry": "secret"}}\n'
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")

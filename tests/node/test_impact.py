@@ -120,7 +120,7 @@ def test_a_systemd_that_does_not_answer_stops_no_run(node: FakeNode, tmp_path: P
 @contextlib.contextmanager
 def dockerd(node: FakeNode, **says: object) -> Iterator[FakeDockerd]:
     node.write(DAEMON_JSON, "{}\n")
-    with contextlib.closing(FakeDockerd(node, **says)) as engine:
+    with FakeDockerd(node, **says) as engine:
         yield engine
 
 

@@ -82,15 +82,6 @@ def recorded(node: FakeNode, tmp_path: Path) -> Iterator[Recorded]:
         run.close()
 
 
-@pytest.fixture
-def dockerd(node: FakeNode) -> Iterator[FakeDockerd]:
-    engine = FakeDockerd(node)
-    try:
-        yield engine
-    finally:
-        engine.close()
-
-
 def shown(modules: frozenset[str]) -> str:
     """Return the modules that count, a line each: our own first."""
     own = sorted(name for name in modules if name.partition(".")[0] == OWN)

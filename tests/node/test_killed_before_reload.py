@@ -21,9 +21,8 @@ ONCE = ("run", "--no-daemon", "--socket", SOCKET)
 @pytest.fixture
 def dockerd(node: FakeNode) -> Iterator[FakeDockerd]:
     node.write(DAEMON_JSON, b'{\n  "debug": true\n}\n', 0o600)
-    engine = FakeDockerd(node)
-    yield engine
-    engine.close()
+    with FakeDockerd(node) as engine:
+        yield engine
 
 
 def test_a_killed_run_has_noted_which_process_had_not_read_the_change(node: FakeNode, dockerd: FakeDockerd) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
@@ -100,7 +99,7 @@ def test_a_run_that_was_refused_leaves_nothing_on_the_node(node: FakeNode, tmp_p
 def test_a_change_that_was_taken_back_is_told_of_with_what_the_engine_said(node: FakeNode, tmp_path: Path) -> None:
     node.write(DAEMON_JSON, GOOD)
     flags = ("--socket", SOCKET, "--reload-timeout", "1")
-    with contextlib.closing(FakeDockerd(node, Runtimes={"runc": {"path": "runc"}})):
+    with FakeDockerd(node, Runtimes={"runc": {"path": "runc"}}):
         done = run(node, tmp_path, "run", "--no-daemon", *flags)
         assert done.code == ExitCode.ENGINE_REJECTED, done.output
         said = last(node)
@@ -108,7 +107,7 @@ def test_a_change_that_was_taken_back_is_told_of_with_what_the_engine_said(node:
         assert said["reason"] in done.output
         assert f"the last `run` failed at {said['ended']}: " in node.do("status").output
     node.place(SOCKET).unlink()
-    with contextlib.closing(FakeDockerd(node)):
+    with FakeDockerd(node):
         assert run(node, tmp_path, "run", "--no-daemon", *flags).code == 0
         assert last(node) is None
         assert not node.exists(RECORD)

@@ -10,7 +10,6 @@ import pwd
 import signal
 import socket
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,32 +19,18 @@ from tests.node import fake_gpus
 from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.instants import quickly
 from tests.support import driver_roots
-from tests.support.fake_node import DAEMON_JSON, DEADLINE, TOOLKIT, WAITING, FakeNode, Run
+from tests.support.fake_node import DAEMON_JSON, DEADLINE, DOCKER, TOOLKIT, WAITING, FakeNode, Run
 from tests.support.warm_start import SCRIPTS
 from toolkit_installer.reporting import metrics_server
 
-DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
+pytestmark = pytest.mark.usefixtures("configured")
 AGAIN = "Metrics are served again"
-
-
-@pytest.fixture(autouse=True)
-def configured(node: FakeNode) -> None:
-    node.write(DAEMON_JSON, DOCKER, 0o600)
 
 
 @pytest.fixture
 def port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         return int(taken.getsockname()[1])
-
-
-@pytest.fixture
-def dockerd(node: FakeNode) -> Iterator[FakeDockerd]:
-    engine = FakeDockerd(node)
-    try:
-        yield engine
-    finally:
-        engine.close()
 
 
 def begun(node: FakeNode, port: int, *more: str) -> Run:

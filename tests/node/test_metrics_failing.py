@@ -17,21 +17,17 @@ import pytest
 
 from tests.node import faults
 from tests.node.engines.live import SOCKET, FakeDockerd
-from tests.support.fake_node import DAEMON_JSON, DEADLINE, TOOLKIT, FakeNode
+from tests.support.fake_node import DAEMON_JSON, DEADLINE, DOCKER, TOOLKIT, FakeNode
 from toolkit_installer.waiting.readiness import EngineAnswers
 
-DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 NO_MORE = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
 
 @pytest.fixture(autouse=True)
 def dockerd(node: FakeNode) -> Iterator[None]:
     node.write(DAEMON_JSON, DOCKER, 0o600)
-    engine = FakeDockerd(node)
-    try:
+    with FakeDockerd(node):
         yield
-    finally:
-        engine.close()
 
 
 def free_port() -> int:

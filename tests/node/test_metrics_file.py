@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
@@ -17,30 +16,16 @@ from tests.node import fake_gpus, faults
 from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.instants import quickly
 from tests.support import driver_roots
-from tests.support.fake_node import DAEMON_JSON, DEADLINE, TOOLKIT, WAITING, FakeNode, Run
+from tests.support.fake_node import DAEMON_JSON, DEADLINE, DOCKER, TOOLKIT, WAITING, FakeNode, Run
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.run.instance import Instance
 
-DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
-
-
-@pytest.fixture(autouse=True)
-def configured(node: FakeNode) -> None:
-    node.write(DAEMON_JSON, DOCKER, 0o600)
+pytestmark = pytest.mark.usefixtures("configured")
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     return tmp_path / "toolkit-installer.prom"
-
-
-@pytest.fixture
-def dockerd(node: FakeNode) -> Iterator[FakeDockerd]:
-    engine = FakeDockerd(node)
-    try:
-        yield engine
-    finally:
-        engine.close()
 
 
 def started(node: FakeNode, file: Path, *more: str) -> Run:

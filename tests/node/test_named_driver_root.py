@@ -40,7 +40,7 @@ def metrics(tmp_path: Path) -> Path:
 def waiting(node: FakeNode, ready: Path, *more: str) -> Iterator[Stopping]:
     """Run on a node whose docker serves what it is told to, and wait until it is ready and sleeps."""
     given = ("--socket", SOCKET, "--ready-file", str(ready), *more)
-    with contextlib.closing(FakeDockerd(node)), stopping(node, "never", "run", *given, woken=True) as run:
+    with FakeDockerd(node), stopping(node, "never", "run", *given, woken=True) as run:
         run.wait_for(WAITING)
         assert ready.exists()
         yield run

@@ -11,10 +11,9 @@ import pytest
 
 from tests.node.faults import Fault, Outcome, Plan, run
 from tests.support import payloads
-from tests.support.fake_node import DAEMON_JSON, STORE, TOOLKIT, FakeNode
+from tests.support.fake_node import DAEMON_JSON, DOCKER, STORE, TOOLKIT, FakeNode
 from tests.support.quick import Few
 
-DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 LEGACY = "nvidia-container-runtime.legacy"
 TOOLKIT_CONFIG = f"{TOOLKIT}/.config/nvidia-container-runtime/config.toml"
 

@@ -15,9 +15,8 @@ from pathlib import Path
 import pytest
 
 from tests.node.engines import cri_socket
-from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, NOTHING_TO_DO, SCRIPTS, TOOLKIT, FakeNode, Run
+from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, DOCKER, NOTHING_TO_DO, SCRIPTS, TOOLKIT, FakeNode, Run
 
-DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 CONTAINERD = b"version = 2\n"
 TAKEN = "event=options-taken"
 DIFFERS = "event=option-differs"

@@ -5,7 +5,6 @@ Neither of them breaks its lines, whatever the width of the terminal: a diff tha
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import re
@@ -110,7 +109,7 @@ def test_a_plan_is_what_was_read_and_found_good(node: FakeNode, case: Callable[[
 
 def test_a_plan_beside_an_engine_that_answers_says_what_its_reload_touches(node: FakeNode) -> None:
     given = live_docker(node)
-    with contextlib.closing(FakeDockerd(node, LiveRestoreEnabled=False, ContainersRunning=0)):
+    with FakeDockerd(node, LiveRestoreEnabled=False, ContainersRunning=0):
         before = node.snapshot()
         compare("plan", live_docker, shown(node, "plan", "--toolkit-source-root", str(node.payload), *given))
         assert node.snapshot() == before

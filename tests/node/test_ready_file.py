@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,29 +13,15 @@ from tests.node.engines.live import SOCKET, FakeDockerd
 from tests.node.engines.rules import Served
 from tests.node.faults import Fault, Plan, run
 from tests.node.instants import stopping
-from tests.support.fake_node import DAEMON_JSON, TOOLKIT, WAITING, FakeNode
+from tests.support.fake_node import DAEMON_JSON, DOCKER, TOOLKIT, WAITING, FakeNode
 
-DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
+pytestmark = pytest.mark.usefixtures("configured")
 NOT_READY = "Not ready: the engines do not serve the handlers"
 HANDLERS = tuple(
     (name, f"{TOOLKIT}/nvidia-container-runtime{kind}")
     for name, kind in (("nvidia", ""), ("nvidia-cdi", ".cdi"), ("nvidia-legacy", ".legacy"))
 )
 SERVED = Served((*HANDLERS, ("runc", "runc")), "nvidia")
-
-
-@pytest.fixture(autouse=True)
-def configured(node: FakeNode) -> None:
-    node.write(DAEMON_JSON, DOCKER, 0o600)
-
-
-@pytest.fixture
-def dockerd(node: FakeNode) -> Iterator[FakeDockerd]:
-    engine = FakeDockerd(node)
-    try:
-        yield engine
-    finally:
-        engine.close()
 
 
 @pytest.fixture

@@ -10,17 +10,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.fake_node import DAEMON_JSON, TOOLKIT, FakeNode, Run
+from tests.support.fake_node import DAEMON_JSON, DOCKER, TOOLKIT, FakeNode, Run
 
-DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
+pytestmark = pytest.mark.usefixtures("configured")
 BROKEN = b'{\n  "log-driver": "json-file",\n}\n'
 OTHER = "/run/other/toolkit.pid"
 RUNTIME = f"{TOOLKIT}/nvidia-container-runtime"
-
-
-@pytest.fixture(autouse=True)
-def configured(node: FakeNode) -> None:
-    node.write(DAEMON_JSON, DOCKER, 0o600)
 
 
 def refreshed(node: FakeNode, *more: str) -> tuple[int, str]:

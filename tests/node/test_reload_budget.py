@@ -20,11 +20,8 @@ REFUSED = "the engine was reloaded 2 times for installing within 600 s"
 @pytest.fixture(autouse=True)
 def dockerd(node: FakeNode) -> Iterator[FakeDockerd]:
     node.write(DAEMON_JSON, "{}")
-    engine = FakeDockerd(node)
-    try:
+    with FakeDockerd(node) as engine:
         yield engine
-    finally:
-        engine.close()
 
 
 def test_who_installs_and_uninstalls_again_and_again_is_not_stopped_at_the_first_limit(node: FakeNode) -> None:

@@ -35,7 +35,7 @@ TASKS = "run/containerd/io.containerd.runtime.v2.task/k8s.io"
 @pytest.fixture
 def dockerd(node: FakeNode) -> Iterator[FakeDockerd]:
     node.write(DAEMON_JSON, "{}\n")
-    with contextlib.closing(FakeDockerd(node)) as engine:
+    with FakeDockerd(node) as engine:
         yield engine
 
 

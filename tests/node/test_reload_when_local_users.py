@@ -47,7 +47,7 @@ while True:
 @pytest.fixture
 def dockerd(node: FakeNode) -> Iterator[FakeDockerd]:
     node.write(DAEMON_JSON, "{}\n")
-    with contextlib.closing(FakeDockerd(node)) as engine:
+    with FakeDockerd(node) as engine:
         yield engine
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,13 +13,12 @@ from tests.node import faults
 from tests.node.engines.live import FakeContainerd, FakeDockerd
 from tests.node.engines.rules import Served
 from tests.node.faults import Fault, Plan
-from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, NOTHING_TO_DO, STORE, TOOLKIT, FakeNode
+from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, DOCKER, NOTHING_TO_DO, STORE, TOOLKIT, FakeNode
 from tests.support.quick import Few
 from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.node.services import Services
 
 BOTH = "docker,containerd"
-DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 CONTAINERD = b"""\
 version = 3
 # the operator's
@@ -40,15 +37,6 @@ def pair(node: FakeNode) -> FakeNode:
     return node
 
 
-@contextlib.contextmanager
-def dockerd(node: FakeNode) -> Iterator[FakeDockerd]:
-    engine = FakeDockerd(node)
-    try:
-        yield engine
-    finally:
-        engine.close()
-
-
 def served(engine: FakeDockerd | FakeContainerd) -> set[str]:
     return {path for _, path in engine.take().handlers} & OURS
 
@@ -60,7 +48,7 @@ def tree(node: FakeNode) -> dict[str, Any]:
 
 
 def test_both_have_the_handlers_and_both_are_given_back(pair: FakeNode) -> None:
-    with dockerd(pair) as docker:
+    with FakeDockerd(pair) as docker:
         before = tree(pair)
         run = pair.waiting(engine=BOTH)
         assert set(pair.docker()["runtimes"]) == {"nvidia", "nvidia-cdi", "nvidia-legacy"}
@@ -76,7 +64,7 @@ def test_both_have_the_handlers_and_both_are_given_back(pair: FakeNode) -> None:
 
 
 def test_a_second_run_finds_both_right_and_one_that_names_a_single_engine_retires_the_other(pair: FakeNode) -> None:
-    with dockerd(pair) as docker:
+    with FakeDockerd(pair) as docker:
         before = tree(pair)
         assert pair.do("run", "--no-daemon", engine=BOTH).process.returncode == 0
         assert NOTHING_TO_DO in pair.do("run", "--no-daemon", engine=BOTH).output
@@ -91,7 +79,7 @@ def test_a_second_run_finds_both_right_and_one_that_names_a_single_engine_retire
 
 def test_what_is_wrong_with_the_second_ones_file_is_found_before_the_first_is_touched(pair: FakeNode) -> None:
     pair.write(CONFIG_TOML, "version = 3\n[plugins\n")
-    with dockerd(pair) as docker:
+    with FakeDockerd(pair) as docker:
         before = tree(pair)
         run = pair.do("run", "--no-daemon", engine=BOTH)
         assert run.process.returncode == 3
@@ -112,7 +100,7 @@ def test_a_second_engine_that_rejects_the_change_gives_the_first_its_files_back_
             raise ProgramError("it did not start: the engine says why")
         real(self, unit, seconds=seconds)
 
-    with dockerd(pair) as docker:
+    with FakeDockerd(pair) as docker:
         before = tree(pair)
         with containerd.inside(), mock.patch.object(Services, "restart", restart):
             done = faults.run(pair, tmp_path, "run", "--no-daemon", engine=BOTH)
@@ -132,7 +120,7 @@ def test_one_that_does_not_come_back_does_not_keep_the_other_from_its_old_files(
         containerd.put(Served((), "", "is gone"))
         raise ProgramError(f"{unit} did not start")
 
-    with dockerd(pair) as docker:
+    with FakeDockerd(pair) as docker:
         with containerd.inside(), mock.patch.object(Services, "restart", restart):
             done = faults.run(pair, tmp_path, "run", "--no-daemon", "--reload-timeout", "1", engine=BOTH)
         assert done.code == 6, done.output
@@ -145,7 +133,7 @@ def test_one_that_does_not_come_back_does_not_keep_the_other_from_its_old_files(
 def test_one_that_fails_at_cleanup_does_not_keep_the_other_from_its_old_files(pair: FakeNode, tmp_path: Path) -> None:
     containerd = FakeContainerd(pair)
     failing = mock.patch.object(Services, "restart", side_effect=ProgramError("systemd does not answer"))
-    with dockerd(pair) as docker, containerd.inside():
+    with FakeDockerd(pair) as docker, containerd.inside():
         before = tree(pair)
         assert faults.run(pair, tmp_path, "run", "--no-daemon", engine=BOTH).code == 0
         with failing:
@@ -165,7 +153,7 @@ def test_what_was_learnt_of_an_engine_that_fails_at_cleanup_is_recorded_when_the
     """Somebody had edited its file: a run that comes after this one has to find that version, and not the first."""
     containerd = FakeContainerd(pair)
     failing = mock.patch.object(Services, "restart", side_effect=ProgramError("systemd does not answer"))
-    with dockerd(pair) as docker, containerd.inside():
+    with FakeDockerd(pair) as docker, containerd.inside():
         assert faults.run(pair, tmp_path, "run", "--no-daemon", engine=BOTH).code == 0
         pair.write(CONFIG_TOML, b"oom_score = -999\n" + pair.read(CONFIG_TOML))
         with failing:
@@ -183,7 +171,7 @@ def test_what_was_learnt_of_an_engine_that_fails_at_cleanup_is_recorded_when_the
 
 def test_an_engine_that_was_not_reached_is_not_reloaded_for_its_old_files(pair: FakeNode, tmp_path: Path) -> None:
     containerd = FakeContainerd(pair)
-    with dockerd(pair), containerd.inside():
+    with FakeDockerd(pair), containerd.inside():
         whole = faults.run(pair, tmp_path, "run", "--no-daemon", engine=BOTH)
         assert whole.code == 0, whole.output
         assert faults.run(pair, tmp_path, "uninstall", engine=BOTH).code == 0
@@ -198,7 +186,7 @@ def test_an_engine_that_was_not_reached_is_not_reloaded_for_its_old_files(pair: 
 def test_killed_at_instants_of_an_installation_of_both_the_next_command_is_whole(
     pair: FakeNode, tmp_path: Path, few: Few
 ) -> None:
-    with dockerd(pair) as docker:
+    with FakeDockerd(pair) as docker:
         before = tree(pair)
         budget = ("--reload-budget", "999/1")
         # the file that counts reloads outlives the cleanup: from the second time on, a run makes the same calls

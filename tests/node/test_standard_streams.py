@@ -9,12 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.fake_node import DAEMON_JSON, PID_FILE, SCRIPTS, FakeNode
+from tests.support.fake_node import DAEMON_JSON, DOCKER, PID_FILE, SCRIPTS, FakeNode
 from toolkit_installer.errors import ExitCode
 
 pytestmark = pytest.mark.real_start
 
-DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 DEADLINE = 30.0
 
 

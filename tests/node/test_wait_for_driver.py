@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import signal
 from pathlib import Path
 
@@ -40,7 +39,7 @@ def test_without_it_such_a_run_ends_and_is_started_again_and_again(node: FakeNod
 def test_a_driver_that_comes_is_taken_and_the_node_is_not_ready_before(node: FakeNode, ready: Path) -> None:
     node.write(DAEMON_JSON, "{}")
     flags = (*WAITS, "--ready-file", str(ready), "--socket", SOCKET)
-    with contextlib.closing(FakeDockerd(node)), stopping(node, "never", "run", *flags, woken=True) as run:
+    with FakeDockerd(node), stopping(node, "never", "run", *flags, woken=True) as run:
         run.wait_for(NOT_YET)
         run.wait_for(NOT_READY)
         run.wait_for(WAITING)
@@ -90,7 +89,7 @@ def test_a_run_that_does_not_stay_can_be_told_to_stop_waiting(node: FakeNode) ->
 def test_a_driver_that_goes_takes_readiness_with_it_and_brings_it_back(node: FakeNode, ready: Path) -> None:
     program = install(node.place(HOST))
     flags = (*AUTO, "--ready-file", str(ready), "--socket", SOCKET)
-    with contextlib.closing(FakeDockerd(node)), stopping(node, "never", "run", *flags, woken=True) as run:
+    with FakeDockerd(node), stopping(node, "never", "run", *flags, woken=True) as run:
         run.wait_for(WAITING)
         assert ready.exists()
         program.unlink()
@@ -111,7 +110,7 @@ def test_a_run_that_starts_without_its_driver_has_started_and_is_not_ready(node:
     """As after a reboot: the driver's container may take longer than a startup probe has patience."""
     program = install(node.place(HOST))
     flags = (*AUTO, "--ready-file", str(ready), "--socket", SOCKET)
-    with contextlib.closing(FakeDockerd(node)):
+    with FakeDockerd(node):
         assert node.do("run", "--no-daemon", *flags).process.returncode == 0
         program.unlink()
         with stopping(node, "never", "run", *flags, woken=True) as run:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 from pathlib import Path
@@ -104,7 +103,7 @@ def test_a_waiting_run_says_once_which_file_of_the_toolkit_was_changed_and_is_no
 ) -> None:
     ready = tmp_path / "ready"
     with (
-        contextlib.closing(FakeDockerd(node)),
+        FakeDockerd(node),
         stopping(node, "never", "run", "--socket", SOCKET, "--ready-file", str(ready), woken=True) as run,
     ):
         run.wait_for(WAITING)
@@ -170,7 +169,7 @@ def test_a_file_that_no_longer_parses_is_told_with_its_line_and_why(node: FakeNo
 def test_an_engine_that_comes_back_without_the_handlers_is_told_without_a_ready_file(node: FakeNode) -> None:
     with stopping(node, "never", "run", "--socket", SOCKET, "--restart-mode", "none", woken=True) as run:
         run.wait_for(WAITING)
-        with contextlib.closing(FakeDockerd(node)) as engine:
+        with FakeDockerd(node) as engine:
             engine.put(Served())
             run.wait_for("Not ready: the engines do not serve the handlers")
             run.wait_for(WAITING)
@@ -202,7 +201,7 @@ def test_status_tells_a_killed_run_from_one_that_was_stopped(node: FakeNode) -> 
 
 
 def test_the_exit_code_of_a_check_is_the_verdict(node: FakeNode) -> None:
-    with contextlib.closing(FakeDockerd(node)):
+    with FakeDockerd(node):
         flags = ("--socket", SOCKET)
         assert node.do("run", "--no-daemon", *flags).process.returncode == 0
         assert node.do("status", "--check").process.returncode == 0

@@ -18,10 +18,9 @@ import pytest
 
 from tests.node.sweeps import trees
 from tests.support import warm_start
-from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, DEADLINE, WAITING, FakeNode, Run
+from tests.support.fake_node import CONFIG_TOML, DAEMON_JSON, DEADLINE, DOCKER, WAITING, FakeNode, Run
 from tests.support.warm_start import SCRIPTS, Popen
 
-DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
 TELLS = """\
 import atexit, json, os, resource, signal, sys
 import toolkit_installer.__main__

@@ -194,15 +194,6 @@ def test_a_plain_containerd_that_shows_nothing_is_refused_until_its_file_is_name
         assert "Going by the file that was named" in output
 
 
-@contextlib.contextmanager
-def dockerd(node: FakeNode) -> Iterator[None]:
-    engine = FakeDockerd(node)
-    try:
-        yield
-    finally:
-        engine.close()
-
-
 @pytest.mark.parametrize(
     "name,files,listens,socket",
     [
@@ -288,7 +279,7 @@ def test_a_k3s_that_started_a_containerd_uses_it_and_not_one_of_somebody_elses(b
 def test_a_k3s_on_docker_whose_flags_are_wiped_makes_a_docker_node(bare: FakeNode) -> None:
     sockets = ["/run/k3s/cri-dockerd/cri-dockerd.sock"]
     with (
-        dockerd(bare),
+        FakeDockerd(bare),
         fake_processes.process(bare.root, "k3s-server", "--docker", wiped="k3s server", listens=sockets),
     ):
         facts, _ = detected(bare)

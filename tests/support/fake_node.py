@@ -25,6 +25,8 @@ PID_FILE = "/run/nvidia/toolkit.pid"
 PID_FILES = (PID_FILE, "/run/nvidia/toolkit/toolkit.pid")
 """A run holds the PID file of NVIDIA's own installer, too."""
 DAEMON_JSON = "/etc/docker/daemon.json"
+DOCKER = b'{\n  "log-driver": "json-file"\n}\n'
+"""What most tests have there before a run."""
 CONFIG_TOML = "/etc/containerd/config.toml"
 DROP_IN = "/etc/containerd/conf.d/99-nvidia.toml"
 CRIO_FOLDER = "/etc/crio/crio.conf.d"

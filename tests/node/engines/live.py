@@ -19,7 +19,7 @@ import struct
 from collections.abc import Iterator, Mapping
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, Self
 from unittest import mock
 
 from tests.node.engines.rules import Served, docker_reloaded, started
@@ -115,6 +115,12 @@ class FakeDockerd:
         stack.enter_context(mock.patch.object(Docker, "ask", _asked_for_long))
         stack.enter_context(mock.patch.object(sockets, "_ANSWER_SECONDS", _ANSWER_SECONDS))
         return stack
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def close(self) -> None:
         os.kill(self.pid, signal.SIGKILL)
