@@ -101,7 +101,7 @@ def test_an_image_that_somebody_has_made_is_not_started_however_small_it_is(site
     assert [images.IMAGE in line or images.PAUSE in line for line in created] == [True, True], created
 
 
-def test_crio_is_tried_with_its_own_image_and_a_handler_that_it_does_not_know_is_told(
+def test_the_canary_uses_crios_own_image_and_reports_an_unknown_handler(
     crio: CrioEngine, installer: Installer, folder: Path, payload: Path, cgroup: str
 ) -> None:
     """This CRI-O is in no unit, so no run would restart it: its adapter is called."""

@@ -156,7 +156,7 @@ def test_device_nodes_that_are_missing_are_created_as_the_kernel_numbers_them(
     assert "Nothing to do" in install(with_driver, *flags)
 
 
-def test_without_a_driver_in_the_kernel_missing_nodes_are_refused_before_anything_is_written(
+def test_without_a_loaded_driver_missing_device_nodes_are_refused_before_any_write(
     folder: Path, root: Path, flags: list[object], installer: Installer
 ) -> None:
     (root / "dev/nvidia-uvm").unlink()

@@ -51,7 +51,7 @@ def answered(cluster: RealCluster, node: str, path: str) -> str:
     return cluster.plane.kubectl("get", "--raw", place).stdout
 
 
-def test_a_release_comes_changes_goes_back_and_goes_and_reloads_no_engine_that_it_need_not(
+def test_a_release_is_installed_upgraded_and_removed_without_needless_reloads(
     cluster: RealCluster, helm: Callable[..., str]
 ) -> None:
     cluster.wait_until_no_namespace()

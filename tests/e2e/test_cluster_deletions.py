@@ -13,7 +13,7 @@ from tests.support import manifests
 pytestmark = pytest.mark.cluster
 
 
-def test_a_node_that_is_not_wanted_any_more_is_given_back_the_others_are_left_alone_and_the_daemonset_takes_them_along(
+def test_an_excluded_node_is_reverted_and_deleting_the_daemonset_reverts_the_others(
     cluster: RealCluster,
 ) -> None:
     cluster.apply()
@@ -43,7 +43,7 @@ def test_a_node_that_is_not_wanted_any_more_is_given_back_the_others_are_left_al
     cluster.wait_until_running(BYSTANDER)
 
 
-def test_pods_that_are_deleted_by_force_are_replaced_and_the_namespace_takes_everything_with_it(
+def test_force_deleted_pods_are_replaced_and_a_deleted_namespace_reverts_all_nodes(
     cluster: RealCluster,
 ) -> None:
     cluster.apply()
@@ -58,7 +58,7 @@ def test_pods_that_are_deleted_by_force_are_replaced_and_the_namespace_takes_eve
     cluster.assert_undisturbed()
 
 
-def test_the_service_account_is_deleted_alone_amid_a_rollout_and_every_node_is_configured_again_once_it_is_back(
+def test_nodes_are_configured_again_after_the_account_was_deleted_amid_a_rollout(
     cluster: RealCluster,
 ) -> None:
     cluster.apply()

@@ -58,7 +58,7 @@ def driver_root(node: Node) -> str:
     return str(tomllib.loads(config.read_text())["nvidia-container-cli"]["root"])
 
 
-def test_pods_wait_for_the_driver_configure_without_an_api_server_and_reload_nothing_when_the_driver_goes_or_moves(
+def test_pods_wait_for_the_driver_and_reload_nothing_when_it_goes_or_moves(
     undriven: RealCluster,
 ) -> None:
     cluster, (idle, *waiting) = undriven, undriven.nodes

@@ -134,7 +134,7 @@ def test_a_pod_whose_daemonset_is_deleted_before_its_permissions_asks_once(
     cluster.assert_as_before(reloads=2)
 
 
-def test_each_pod_gets_three_objects_and_lists_and_watches_nothing_however_many_nodes_there_are(
+def test_each_pod_gets_three_objects_and_watches_nothing_whatever_the_cluster_size(
     audited: tuple[RealCluster, AuditLog], go_tool: Callable[[Tool], Path]
 ) -> None:
     cluster, audit = audited

@@ -19,7 +19,7 @@ def names(cluster: RealCluster, wanted: Callable[[str], bool]) -> list[str]:
     return [name for name, node in cluster.nodes.items() if wanted(node.kind.unit)]
 
 
-def test_on_containerd_and_docker_the_toolkit_stays_for_running_gpu_pods_and_uninstall_removes_it_after_them(
+def test_on_containerd_and_docker_the_toolkit_stays_for_gpu_pods_until_uninstall(
     cluster: RealCluster,
 ) -> None:
     nodes = names(cluster, lambda unit: unit != "crio")
@@ -41,7 +41,7 @@ def test_on_containerd_and_docker_the_toolkit_stays_for_running_gpu_pods_and_uni
     cluster.assert_undisturbed()
 
 
-def test_on_crio_the_node_stays_configured_for_running_gpu_pods_and_uninstall_gives_it_back_after_them(
+def test_on_crio_the_node_stays_configured_for_running_gpu_pods_until_uninstall(
     cluster: RealCluster,
 ) -> None:
     nodes = names(cluster, lambda unit: unit == "crio")

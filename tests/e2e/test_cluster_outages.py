@@ -11,7 +11,7 @@ from tests.e2e.hosts.machine import HANDLERS
 pytestmark = pytest.mark.cluster
 
 
-def test_a_node_whose_pod_cannot_ask_amid_a_deletion_stays_configured_and_uninstall_gives_it_back(
+def test_without_an_api_server_a_deletion_leaves_the_node_to_uninstall(
     cluster: RealCluster,
 ) -> None:
     cluster.apply()

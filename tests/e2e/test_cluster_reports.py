@@ -20,7 +20,7 @@ OVERLAY = "overlays/startup-taint"
 PORT = 9479
 
 
-def test_nodes_are_tainted_ready_and_untainted_in_that_order_and_as_they_were_in_the_end(
+def test_nodes_are_tainted_ready_and_untainted_in_order_and_restored_in_the_end(
     cluster: RealCluster, tmp_path: Path
 ) -> None:
     before = {name: node_states.of(cluster.plane, name) for name in cluster.nodes}

@@ -10,7 +10,7 @@ from tests.e2e.hosts.gpu_nodes import NOTHING, THE_GPU
 pytestmark = pytest.mark.cluster
 
 
-def test_one_daemonset_configures_every_node_its_rollout_goes_from_node_to_node_and_its_deletion_is_byte_exact(
+def test_a_rollout_goes_from_node_to_node_and_deletion_restores_every_byte(
     cluster: RealCluster,
 ) -> None:
     cluster.apply_as_it_is()

@@ -114,7 +114,7 @@ def test_a_second_run_on_a_configured_node_writes_nothing_and_uninstall_reverts(
     assert set(containerd.handlers()) == {"runc"}
 
 
-def test_a_file_that_containerd_reads_otherwise_than_we_do_is_refused_before_anything_is_written(
+def test_a_file_that_containerd_reads_differently_is_refused_before_any_write(
     containerd: ContainerdEngine, installer: Installer, flags: list[object], install_dir: Path
 ) -> None:
     # TOML says that both spell `runtimes`; containerd 1.6 takes the escape for letters of the name
@@ -132,7 +132,7 @@ def test_a_file_that_containerd_reads_otherwise_than_we_do_is_refused_before_any
     assert containerd.alive()
 
 
-def test_one_that_was_started_with_another_file_is_said_to_read_that_and_imports_count(
+def test_a_containerd_started_with_another_file_is_reported_and_its_imports_count(
     containerd: ContainerdEngine, installer: Installer, flags: list[object]
 ) -> None:
     def status() -> dict[str, Any]:

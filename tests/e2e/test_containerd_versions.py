@@ -97,7 +97,7 @@ def test_the_newest_is_not_given_what_it_does_not_read(
 
 
 @pytest.mark.parametrize("suite", [None, *Suite])
-def test_an_imported_file_with_the_plugins_table_is_edited_or_a_drop_in_comes_after_it(
+def test_an_imported_file_with_the_plugins_table_is_edited_or_followed_by_a_drop_in(
     suite: Suite | None,
     folder: Path,
     release: Callable[[Suite], Release],

@@ -17,7 +17,7 @@ DIES = (
 )
 
 
-def test_an_engine_that_answers_and_crashes_is_no_success_and_gets_its_old_configuration_back(machine: Machine) -> None:
+def test_an_engine_that_answers_but_crashes_fails_the_run_and_is_rolled_back(machine: Machine) -> None:
     machine.override("containerd", DIES, "Restart=always", "RestartSec=200ms", name="dies")
     machine.override("containerd", "StartLimitIntervalSec=0", name="limit", section="Unit")
     before = machine.serve("containerd", CONFIG, CONFIGURATION)

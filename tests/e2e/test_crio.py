@@ -199,7 +199,7 @@ def test_the_hook_runs_before_a_container_and_crio_is_not_restarted_for_it(
     assert crio.pid == pid
 
 
-def test_a_folder_of_hooks_that_is_new_to_crio_is_named_in_the_drop_in_beside_its_own(
+def test_a_new_hooks_folder_is_named_in_the_drop_in_next_to_crios_own(
     crio: CrioEngine, installer: Installer, flags: list[object], pods: PodContainers, journal: Path, drop_in: Path
 ) -> None:
     hooks = crio.folder / "more-hooks.d"

@@ -69,7 +69,7 @@ def test_crio_neither_stops_nor_deletes_a_pod_whose_handler_it_has_forgotten(
     pods.remove("cuda")
 
 
-def test_pods_that_run_through_our_handlers_are_told_by_crios_conmons_and_the_others_counted(
+def test_pods_of_our_handlers_are_named_by_their_conmons_and_others_are_counted(
     crio: CrioEngine, installer: Installer, flags: list[object], folder: Path, pods: PodContainers
 ) -> None:
     """For what a restart touches. This CRI-O is in no unit, so no run would restart it: the look itself is called.
@@ -92,7 +92,7 @@ def test_pods_that_run_through_our_handlers_are_told_by_crios_conmons_and_the_ot
         pods.remove(name)
 
 
-def test_a_cleanup_is_refused_while_pods_need_a_handler_and_finishes_once_they_are_deleted(
+def test_cleanup_is_refused_while_pods_need_a_handler_and_finishes_after_them(
     crio: CrioEngine, installer: Installer, flags: list[object], folder: Path, pods: PodContainers
 ) -> None:
     before = state_of(crio.config)

@@ -99,9 +99,7 @@ def driven(site: Site, folder: Path) -> Site:
     return site
 
 
-def test_a_pod_waits_for_the_driver_configures_the_node_and_outlives_the_restart_of_its_engine(
-    site: Site, folder: Path
-) -> None:
+def test_a_pod_waits_for_the_driver_and_survives_the_restart_of_its_engine(site: Site, folder: Path) -> None:
     machine, before = site.machine, site.machine.state(CONFIG)
     gpu_host.plug_in(machine.host)
     pod = site.pod()
@@ -138,7 +136,7 @@ def test_a_pod_waits_for_the_driver_configures_the_node_and_outlives_the_restart
     pod.remove()
 
 
-def test_an_update_reloads_no_engine_whatever_the_api_server_says_and_the_last_pod_gives_everything_back(
+def test_an_update_reloads_no_engine_and_the_last_pod_reverts_everything(
     driven: Site,
 ) -> None:
     site, machine = driven, driven.machine
@@ -199,7 +197,7 @@ def test_a_node_whose_driver_has_gone_since_is_given_back_by_the_next_pod(driven
     pod.remove()
 
 
-def test_as_the_default_runtime_it_serves_pods_without_a_class_and_the_last_files_are_left_for_uninstall(
+def test_as_default_it_serves_pods_without_a_class_and_leaves_files_to_uninstall(
     driven: Site,
 ) -> None:
     site, machine = driven, driven.machine
@@ -306,7 +304,7 @@ def test_the_pod_of_each_method_generates_its_specification_with_nvidia_ctk(
     assert not site.machine.exists(SPECIFICATION)
 
 
-def test_on_a_node_without_a_gpu_the_pod_is_ready_and_changes_nothing_until_one_comes(site: Site, folder: Path) -> None:
+def test_without_a_gpu_the_pod_is_ready_and_changes_nothing_until_one_appears(site: Site, folder: Path) -> None:
     machine, before = site.machine, site.machine.state(CONFIG)
     pod = site.pod()
     pod.start_container(WAIT)
@@ -363,7 +361,7 @@ def test_permissions_that_somebody_broke_are_no_sign_that_the_daemonset_is_gone(
     assert site.machine.starts(UNIT) == 2, "one to install, and none since"
 
 
-def test_a_pod_that_may_not_ask_yet_changes_nothing_and_configures_the_node_once_it_is_told_to(driven: Site) -> None:
+def test_a_pod_without_permission_changes_nothing_until_it_is_granted(driven: Site) -> None:
     site = driven
     site.granted.objects = [each for each in site.objects if "Role" not in each["kind"]]
     pod = site.pod()

@@ -92,7 +92,7 @@ def test_the_same_pod_configures_crio_outlives_its_restart_and_gives_it_back(sit
     assert machine.starts(UNIT) == 3
 
 
-def test_a_pod_that_is_deleted_just_when_crio_is_to_restart_is_not_waited_for_and_leaves_nothing(site: Site) -> None:
+def test_a_pod_that_is_deleted_as_crio_restarts_is_not_waited_for_and_leaves_nothing(site: Site) -> None:
     machine = site.machine
     # so that the call that stops the pod reaches a CRI-O that is to end, and does not do so before it has answered
     folder = machine.host.path(f"/etc/systemd/system/{UNIT}.service.d")

@@ -138,7 +138,7 @@ OWN = "[debug]\n  level = 'info'\n"
 
 @pytest.mark.parametrize("repeated", ["", "cri", "runc", "registry"])
 @pytest.mark.parametrize("version, suite, older", [(2, Suite.TRIXIE, True), (3, Suite.SID, False)])
-def test_a_template_is_refused_where_containerd_does_not_start_with_what_k3s_makes_of_it(  # what is tried, and on what
+def test_a_template_is_refused_if_containerd_does_not_start_with_what_k3s_generates(  # what is tried, and on what
     node: FakeNode, release: Callable[[Suite], Release], version: int, suite: Suite, repeated: str, *, older: bool
 ) -> None:
     Case("k3s", "template-created-of-version-2" if older else "template-created").put(node)

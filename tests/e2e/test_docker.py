@@ -39,7 +39,7 @@ def flags(docker: DockerEngine, folder: Path, install_dir: Path, payload: Path) 
     ]
 
 
-def test_a_dockerd_that_has_wiped_its_command_line_is_refused_until_its_file_is_named(
+def test_a_dockerd_with_a_wiped_command_line_is_refused_until_its_file_is_named(
     docker: DockerEngine, installer: Installer, flags: list[object]
 ) -> None:
     wiping.wipe(docker.pid, "dockerd")
@@ -128,7 +128,7 @@ def test_a_second_instance_leaves_the_first_one_alone(
     assert docker.default_handler() == "runc"
 
 
-def test_a_second_run_on_a_configured_node_writes_and_reloads_nothing_and_uninstall_reverts(
+def test_a_second_run_writes_and_reloads_nothing_and_uninstall_reverts(
     docker: DockerEngine, installer: Installer, flags: list[object], install_dir: Path
 ) -> None:
     before = state_of(docker.config)

@@ -84,7 +84,7 @@ def edit(docker: DockerEngine, alias: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("alias, default", CASES)
-def test_an_alias_that_dockerd_would_lose_is_refused_before_anything_is_written_and_kept_elsewhere(
+def test_an_alias_that_dockerd_would_lose_is_refused_or_else_kept(
     docker: DockerEngine, installer: Installer, flags: list[object], install_dir: Path, alias: str, default: str
 ) -> None:
     pid = start(docker, TEXT % alias)
@@ -118,7 +118,7 @@ def test_an_alias_that_dockerd_would_lose_is_refused_before_anything_is_written_
 
 
 @pytest.mark.parametrize("alias, default", CASES)
-def test_an_alias_that_somebody_made_the_default_meanwhile_ends_neither_dockerd_nor_its_containers_at_cleanup(
+def test_an_alias_that_became_the_default_does_not_end_dockerd_at_cleanup(
     docker: DockerEngine,
     installer: Installer,
     flags: list[object],
@@ -195,7 +195,7 @@ def test_an_alias_that_only_the_live_dockerd_has_for_its_default_does_not_end_it
     assert lives(docker, pid)
 
 
-def test_a_docker_that_its_user_restarts_is_installed_on_never_signalled_and_the_trap_is_told(
+def test_a_docker_that_its_user_restarts_is_never_signalled_and_the_trap_is_reported(
     docker: DockerEngine, installer: Installer, flags: list[object], install_dir: Path
 ) -> None:
     alias = ALIASES[0]

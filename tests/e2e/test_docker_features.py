@@ -114,7 +114,7 @@ def test_a_byte_order_mark_stays_and_dockerd_takes_the_file(
 
 
 @pytest.mark.parametrize("engine", [pytest.param(None, id="20.10")], indirect=True)
-def test_a_byte_order_mark_that_dockerd_does_not_take_is_found_before_anything_is_written(
+def test_a_byte_order_mark_that_dockerd_rejects_is_found_before_any_write(
     engine: Flagged, installer: Installer, flags: list[object], folder: Path
 ) -> None:
     started(engine, b"{}")

@@ -114,7 +114,7 @@ def test_a_socket_that_is_gone_while_its_engine_runs_is_no_engine_that_is_down(
 
 @pytest.mark.parametrize("name", ["docker", "containerd"])
 @pytest.mark.parametrize("socket", ["stale", "gone"])
-def test_a_stopped_engine_serves_after_its_start_and_has_forgotten_after_a_cleanup_while_stopped(
+def test_a_stopped_engine_serves_after_its_start_and_forgets_after_a_cleanup(
     installer: Installer, request: pytest.FixtureRequest, install_dir: Path, name: str, socket: str
 ) -> None:
     engine: Engine = request.getfixturevalue(name)
@@ -147,7 +147,7 @@ def test_a_stopped_engine_serves_after_its_start_and_has_forgotten_after_a_clean
     assert served(engine) == {"runc"}
 
 
-def test_a_containerd_that_is_started_again_after_the_signal_serves_the_change_and_one_that_is_not_is_told(
+def test_a_containerd_restarted_after_the_signal_serves_and_a_dead_one_is_reported(
     containerd: ContainerdEngine, installer: Installer, containerd_flags: list[object], install_dir: Path
 ) -> None:
     before = state_of(containerd.config)
@@ -173,7 +173,7 @@ def test_a_containerd_that_is_started_again_after_the_signal_serves_the_change_a
     assert not install_dir.exists()
 
 
-def test_a_dockerd_that_hangs_at_cleanup_keeps_its_toolkit_and_the_next_cleanup_finishes(
+def test_a_dockerd_that_hangs_at_cleanup_keeps_its_toolkit_until_the_next_cleanup(
     docker: DockerEngine, installer: Installer, docker_flags: list[object], install_dir: Path
 ) -> None:
     before = state_of(docker.config)

@@ -70,7 +70,7 @@ FAILURES: dict[str, Callable[[DockerEngine], None]] = {"killed": kill, "hangs": 
 @pytest.mark.parametrize("moment", ["daemon.json", SIGNALLED], ids=["before-the-signal", "after-the-signal"])
 @pytest.mark.parametrize("failure", FAILURES)
 @pytest.mark.parametrize("next_command", ["run", "uninstall"])
-def test_an_engine_that_fails_amid_the_reload_is_given_up_loudly_and_the_next_command_finishes(  # the cases
+def test_after_an_engine_failed_amid_the_reload_the_next_command_finishes(  # the cases
     docker: DockerEngine,
     installer: Installer,
     docker_flags: list[object],

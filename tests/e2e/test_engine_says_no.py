@@ -58,7 +58,7 @@ REFUSED: dict[str, tuple[str, str, str]] = {
 
 
 @pytest.mark.parametrize("what", REFUSED)
-def test_a_daemon_json_that_dockerd_does_not_take_is_found_before_anything_is_written(
+def test_a_daemon_json_that_dockerd_rejects_is_found_before_any_write(
     docker: DockerEngine, installer: Installer, docker_flags: list[object], install_dir: Path, what: str
 ) -> None:
     member, ours, dockerds = REFUSED[what]
@@ -95,7 +95,7 @@ def test_a_broken_file_beside_ours_is_named_with_its_line(
 
 
 @pytest.mark.parametrize("what", ["wrong type", "missing"])
-def test_a_file_beside_ours_that_only_containerd_finds_wrong_is_found_before_anything_is_written(
+def test_a_neighbouring_file_that_only_containerd_rejects_is_found_before_any_write(
     containerd: ContainerdEngine, installer: Installer, containerd_flags: list[object], install_dir: Path, what: str
 ) -> None:
     theirs = _imported(containerd, "50-theirs.toml", WRONG_TYPE, literally=True)

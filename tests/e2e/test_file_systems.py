@@ -88,9 +88,7 @@ def test_a_toolkit_folder_in_which_nothing_can_be_written_or_executed_is_refused
     refused(node, folder, words, "/usr/local/nvidia/toolkit", "--toolkit-install-dir")
 
 
-def test_an_install_folder_that_holds_no_receipt_is_refused_although_the_toolkits_own_is_writable(
-    node: FakeNode, folder: Path, locks: Locks
-) -> None:
+def test_an_install_folder_that_can_hold_no_receipt_is_refused(node: FakeNode, folder: Path, locks: Locks) -> None:
     node.place("/usr/local/nvidia/toolkit").mkdir()
     locks.bind(node.place("/usr/local/nvidia"), "ro")
     locks.mount(node.place("/usr/local/nvidia/toolkit"), "-t", "tmpfs", "tmpfs")
@@ -124,7 +122,7 @@ def in_an_immutable_folder(locks: Locks, path: Path) -> None:
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-def test_an_engines_file_that_cannot_be_replaced_is_named_before_the_toolkit_is_written(  # one node, one lock
+def test_an_irreplaceable_engine_file_is_named_before_the_toolkit_is_written(  # one node, one lock
     node: FakeNode,
     folder: Path,
     locks: Locks,
@@ -199,9 +197,7 @@ def test_without_runtime_config_no_path_of_an_engine_is_looked_at(node: FakeNode
     assert [line for line in seen if any(word in line for word in engines)] == []
 
 
-def test_without_runtime_config_a_node_without_any_engine_gets_the_toolkit_and_gives_it_back(
-    folder: Path, payload: Path
-) -> None:
+def test_without_runtime_config_a_node_without_an_engine_gets_the_toolkit(folder: Path, payload: Path) -> None:
     root = folder / "bare"
     (root / "usr/local").mkdir(parents=True)
     (root / "run").mkdir()
@@ -241,7 +237,7 @@ def shared(path: Path) -> bool:
     return "shared" in done.stdout
 
 
-def test_where_files_can_share_their_blocks_the_toolkit_takes_no_room_and_is_still_its_own(sharing: Path) -> None:
+def test_where_files_can_share_blocks_the_toolkit_takes_no_room_and_is_its_own_copy(sharing: Path) -> None:
     source = payloads.build(sharing / "payload")
     large = source / "usr/bin/nvidia-container-runtime"
     large.write_bytes(large.read_bytes() + BLOCKS)

@@ -42,7 +42,7 @@ def flags(engine: Engine, folder: Path, payload: Path) -> list[object]:
 
 @pytest.mark.parametrize("typo", ["engine/wrong-name", "engnie/{name}"], ids=["file", "folder"])
 @pytest.mark.parametrize("there", [True, False], ids=["which is there", "which is not there"])
-def test_a_file_that_the_daemon_does_not_read_is_refused_with_both_names_before_anything_is_written(
+def test_a_file_that_the_daemon_does_not_read_is_refused_with_both_names(
     stopped: DockerEngine | ContainerdEngine,
     installer: Installer,
     folder: Path,

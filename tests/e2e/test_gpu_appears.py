@@ -123,7 +123,7 @@ def test_without_the_driver_ordinary_containers_run_through_our_handlers(node: G
 
 
 @the_newest
-def test_a_container_that_names_its_gpu_as_cdi_does_gets_it_in_the_mode_that_is_the_default(node: GpuNode) -> None:
+def test_a_container_that_names_its_gpu_as_cdi_does_gets_it_in_the_default_mode(node: GpuNode) -> None:
     node.driver.load()
     node.install()
     assert node.seen("nvidia", environment=BY_NAME) == THE_GPU

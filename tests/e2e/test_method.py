@@ -133,7 +133,7 @@ def given(engine: Engines, cgroup: str) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("engine", READ_CDI, ids=str, indirect=True)
-def test_a_container_that_asks_by_cdi_gets_the_device_and_the_engine_is_not_restarted(
+def test_a_container_that_requests_by_cdi_gets_the_device_without_an_engine_restart(
     where: list[object], asked: list[object], engine: Engines, cgroup: str, installer: Installer, folder: Path
 ) -> None:
     switch_on_where_it_is_off(engine)

@@ -319,7 +319,7 @@ def validator(site: Site, go_tool: Callable[[Tool], Path]) -> None:
 
 @pytest.mark.usefixtures("validator")
 @pytest.mark.parametrize("cdi", [False, True], ids=["without-cdi", "with-cdi"])
-def test_the_operators_container_waits_for_the_driver_configures_the_node_and_gives_it_back(
+def test_the_operators_container_waits_for_the_driver_and_reverts_the_node(
     site: Site,
     cdi: bool,  # noqa: FBT001  # a case
 ) -> None:

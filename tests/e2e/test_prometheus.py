@@ -127,7 +127,7 @@ def test_every_alert_is_seen_to_fire_and_to_resolve_by_one_of_the_tests() -> Non
     assert shipped == OF_THE_RUN | OF_THE_DRIVER | OF_THE_PLUGIN | OF_ITS_CHANGES
 
 
-def test_alerts_of_the_run_and_of_its_node_fire_and_resolve_and_every_query_of_the_dashboard_is_answered(
+def test_alerts_of_run_and_node_fire_and_resolve_and_the_dashboard_has_data(
     docker: DockerEngine, installer: Installer, flags: list[object], folder: Path, port: int
 ) -> None:
     toolkit = folder / "nvidia/toolkit"
@@ -205,7 +205,7 @@ def test_the_alert_of_a_driver_that_is_lost_fires_and_resolves_once_it_works_aga
     assert run.terminate() == 0, run.output
 
 
-def test_the_alerts_of_a_change_that_is_taken_back_and_of_frequent_reloads_fire_and_resolve(
+def test_alerts_of_rollbacks_and_of_frequent_reloads_fire_and_resolve(
     docker: DockerEngine, installer: Installer, flags: list[object], folder: Path, port: int
 ) -> None:
     run = installer.start("toolkit-installer", *flags, "--reload-timeout", 10)

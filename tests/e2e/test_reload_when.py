@@ -30,7 +30,7 @@ def started(site: Site) -> float:
     return psutil.Process(site.engine.pid).create_time()
 
 
-def test_an_engine_is_not_reloaded_while_a_container_runs_through_a_handler_and_soon_after_its_end(site: Site) -> None:
+def test_an_engine_is_reloaded_soon_after_the_last_container_of_a_handler_ends(site: Site) -> None:
     before = state_of(site.engine.config)
     site.containers.start("ordinary", "runc")
     said = site.install(*IDLE)  # an ordinary container keeps nobody waiting

@@ -58,7 +58,7 @@ def test_a_container_lives_through_every_step_of_an_upgrade(site: Site) -> None:
     assert site.asked_of_the_runtime() >= {"create", "start", "exec", "kill", "delete"}
 
 
-def test_a_plan_names_the_containers_that_run_through_our_handlers_and_counts_the_others(site: Site) -> None:
+def test_a_plan_names_the_containers_of_our_handlers_and_counts_the_others(site: Site) -> None:
     site.containers.start("ordinary", "runc")
     site.install()
     site.containers.start("held")
@@ -93,7 +93,7 @@ def test_a_container_lives_through_every_step_of_a_cleanup_that_keeps_the_toolki
     assert not site.install_dir.exists()
 
 
-def test_a_cleanup_leaves_the_binaries_to_the_containers_that_it_names_and_the_next_removes_them(site: Site) -> None:
+def test_cleanup_leaves_the_binaries_to_containers_and_the_next_one_removes_them(site: Site) -> None:
     run = site.installer.start("toolkit-installer", "run", *site.flags)
     run.wait_for(WAITING)
     first, second = site.containers.start("first"), site.containers.start("second")
@@ -121,7 +121,7 @@ def test_a_cleanup_leaves_the_binaries_to_the_containers_that_it_names_and_the_n
     assert not site.install_dir.exists()
 
 
-def test_a_cleanup_that_is_killed_leaves_a_container_that_can_be_entered_stopped_and_deleted(site: Site) -> None:
+def test_after_a_killed_cleanup_a_container_can_be_entered_stopped_and_deleted(site: Site) -> None:
     site.containers.start("ordinary", "runc")
     site.install()
     held = site.containers.start("held")
@@ -147,7 +147,7 @@ def test_a_cleanup_that_is_killed_leaves_a_container_that_can_be_entered_stopped
 
 
 @only_docker
-def test_a_first_install_that_is_stopped_before_its_end_leaves_the_binaries_to_a_new_container(site: Site) -> None:
+def test_a_first_install_that_is_stopped_leaves_the_binaries_to_a_new_container(site: Site) -> None:
     dockerd = psutil.Process(site.engine.pid)
     started = ""
     with site.stepped("run") as run:
@@ -184,7 +184,7 @@ def test_a_cleanup_leaves_the_binaries_to_an_engine_that_was_not_told_to_forget_
 
 
 @only_docker
-def test_a_stopped_docker_container_holds_nothing_and_starts_again_after_the_next_install(site: Site) -> None:
+def test_a_stopped_docker_container_holds_nothing_and_starts_after_the_next_install(site: Site) -> None:
     assert isinstance(site.containers, DockerContainers)
     site.install()
     names = ("kept", "deleted")
@@ -203,7 +203,7 @@ def test_a_stopped_docker_container_holds_nothing_and_starts_again_after_the_nex
 
 
 @only_containerd
-def test_a_container_whose_shim_and_engine_died_is_cleaned_up_by_containerd_through_our_runtime(site: Site) -> None:
+def test_containerd_cleans_up_through_our_runtime_after_shim_and_engine_died(site: Site) -> None:
     assert isinstance(site.containers, PodContainers)
     site.install()
     orphan = site.containers.start("orphan")

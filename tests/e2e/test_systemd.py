@@ -90,7 +90,7 @@ def test_the_units_that_a_restart_takes_along_are_named_before_and_restarted_the
     assert not machine.active("down")
 
 
-def test_a_unit_that_refuses_the_new_file_gets_the_old_one_back_and_its_words_are_told(machine: Machine) -> None:
+def test_a_unit_that_refuses_the_new_file_is_rolled_back_and_its_message_reported(machine: Machine) -> None:
     before = machine.serve(UNIT, CONFIG, CONFIGURATION)
     machine.override(UNIT, REFUSING)
     code, output = machine.run()
@@ -150,7 +150,7 @@ def test_a_unit_that_was_started_too_often_already_is_restarted_all_the_same(mac
     assert machine.host.property(UNIT, "Result") == "start-limit-hit"
 
 
-def test_a_unit_that_reaches_its_start_limit_over_the_new_file_is_started_with_the_old_one(machine: Machine) -> None:
+def test_a_unit_that_hits_its_start_limit_is_started_with_the_old_file(machine: Machine) -> None:
     before = machine.serve(UNIT, CONFIG, CONFIGURATION)
     machine.override(UNIT, "StartLimitBurst=1", "StartLimitIntervalSec=600", name="limit", section="Unit")
     machine.override(UNIT, REFUSING)
@@ -161,7 +161,7 @@ def test_a_unit_that_reaches_its_start_limit_over_the_new_file_is_started_with_t
     assert machine.state(CONFIG) == before
 
 
-def test_an_installer_that_crashes_in_a_loop_does_not_restart_containerd_beyond_its_budget(machine: Machine) -> None:
+def test_a_crash_looping_installer_does_not_restart_containerd_beyond_its_budget(machine: Machine) -> None:
     before = machine.serve(UNIT, CONFIG, CONFIGURATION)
     budget = ("--reload-budget", "2/600")
     killed = machine.start(*budget)
@@ -194,7 +194,7 @@ def test_an_installer_that_crashes_in_a_loop_does_not_restart_containerd_beyond_
     assert not machine.exists(INSTALL_DIR)
 
 
-def test_an_installer_that_is_killed_at_each_reload_is_stopped_by_the_budget_and_can_be_cleaned_up(
+def test_an_installer_killed_at_each_reload_is_stopped_by_the_budget(
     machine: Machine,
 ) -> None:
     before = machine.serve(UNIT, CONFIG, CONFIGURATION)
@@ -219,7 +219,7 @@ def test_an_installer_that_is_killed_at_each_reload_is_stopped_by_the_budget_and
     assert not machine.exists(INSTALL_DIR)
 
 
-def test_an_installer_that_stops_whenever_containerd_is_restarted_comes_back_to_its_work_done(machine: Machine) -> None:
+def test_an_installer_that_stops_at_each_restart_of_containerd_finds_its_work_done(machine: Machine) -> None:
     machine.serve(UNIT, CONFIG, CONFIGURATION)
     machine.run_as_unit("--cleanup", "never", with_unit=UNIT)
     deadline = time.monotonic() + 60

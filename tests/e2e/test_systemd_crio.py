@@ -153,7 +153,7 @@ def test_crio_is_not_stopped_over_files_with_which_it_would_not_start(crio: Crio
     assert not machine.exists(INSTALL_DIR)
 
 
-def test_a_unit_that_refuses_the_new_file_gets_the_old_one_back_and_its_words_are_told(crio: CrioMachine) -> None:
+def test_a_unit_that_refuses_the_new_file_is_rolled_back_and_its_message_reported(crio: CrioMachine) -> None:
     machine = crio.machine
     refusing = f"! test -e {DROP_IN} || {{ echo the policy forbids nvidia >&2; exit 9; }}"
     machine.override(UNIT, f"ExecStartPre=/bin/sh -c '{refusing}'")
@@ -166,7 +166,7 @@ def test_a_unit_that_refuses_the_new_file_gets_the_old_one_back_and_its_words_ar
     assert not machine.exists(INSTALL_DIR)
 
 
-def test_files_of_which_only_the_start_itself_tells_are_as_they_were_and_the_next_run_finishes(
+def test_files_that_only_fail_at_the_start_are_rolled_back_and_the_next_run_finishes(
     crio: CrioMachine,
 ) -> None:
     machine = crio.machine

@@ -39,7 +39,7 @@ def handlers(machine: Machine) -> set[str]:
     return ours
 
 
-def test_crio_is_restarted_by_systemd_once_to_serve_the_handlers_and_once_to_forget_them(machine: Machine) -> None:
+def test_systemd_restarts_crio_once_to_serve_the_handlers_and_once_to_forget_them(machine: Machine) -> None:
     before = machine.serve(UNIT, CONFIG, crio_unit.CONFIGURATION)
     run = machine.start(*RUNTIME, "--restart-mode", "systemd")  # unset: in the matrix
     run.wait_for(WAITING)
@@ -56,7 +56,7 @@ def test_crio_is_restarted_by_systemd_once_to_serve_the_handlers_and_once_to_for
     assert not machine.exists(INSTALL_DIR)
 
 
-def test_crio_is_not_signalled_since_it_would_list_handlers_and_start_no_pod_with_them(machine: Machine) -> None:
+def test_crio_is_not_signalled_as_it_would_list_handlers_that_start_no_pod(machine: Machine) -> None:
     before = machine.serve(UNIT, CONFIG, crio_unit.CONFIGURATION)
     pid = machine.host.property(UNIT, "MainPID")
     code, output = machine.run(*RUNTIME, "--restart-mode", "signal")

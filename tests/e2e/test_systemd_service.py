@@ -32,7 +32,7 @@ def wait_for(machine: Machine, text: str, times: int = 1, within: float = 90.0) 
         time.sleep(0.2)
 
 
-def test_the_service_waits_for_the_driver_survives_dockers_restarts_and_is_given_back(machine: Machine) -> None:
+def test_the_service_waits_for_the_driver_survives_dockers_restarts_and_reverts(machine: Machine) -> None:
     host = machine.host
     host.path("/etc/default/docker").write_text(f'DOCKER_OPTS="{OPTIONS}"\n')
     before = machine.serve(UNIT, CONFIG, CONFIGURATION)

@@ -85,7 +85,7 @@ def k3s(folder: Path) -> Iterator[WipedK3s]:
             yield engine
 
 
-def test_a_containerd_that_wiped_its_command_line_is_configured_converges_at_once_and_is_given_back(
+def test_a_containerd_with_a_wiped_command_line_is_configured_and_reverted(
     k3s: WipedK3s, installer: Installer, folder: Path, payload: Path
 ) -> None:
     flags: list[object] = [
@@ -120,7 +120,7 @@ def test_a_containerd_that_wiped_its_command_line_is_configured_converges_at_onc
     assert set(k3s.handlers()) == {"runc"}
 
 
-def test_a_plain_containerd_that_wiped_its_command_line_is_refused_until_its_file_is_named(
+def test_a_plain_wiped_containerd_is_refused_until_its_file_is_named(
     containerd: ContainerdEngine, installer: Installer, folder: Path, payload: Path
 ) -> None:
     wiping.wipe(containerd.pid, "containerd")

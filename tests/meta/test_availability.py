@@ -35,7 +35,7 @@ def test_an_engine_that_always_answers_was_never_away() -> None:
     assert (told.probes, told.failed, told.restarts, told.total, told.longest) == (100, 0, 0, 0, 0)
 
 
-def test_a_restart_is_counted_once_and_away_from_the_first_failure_to_the_next_answer() -> None:
+def test_a_restart_counts_once_and_lasts_from_the_first_failure_to_the_next_answer() -> None:
     told = seen([*steadily(0, 100), *failing(100, 160), *steadily(160, 300, pid=8)])
     assert told.restarts == 1
     assert told.failed == 6
@@ -57,14 +57,14 @@ def test_an_engine_that_does_not_come_back_is_away_until_the_end() -> None:
     assert told.restarts == 0
 
 
-def test_a_restart_between_two_steps_belongs_to_the_step_in_which_the_new_process_answered() -> None:
+def test_a_restart_between_two_steps_belongs_to_the_step_of_the_new_processs_answer() -> None:
     samples = [*steadily(0, 100), *steadily(100, 200, pid=8)]
     assert seen(samples, start=100).restarts == 1
     assert seen(samples, start=110).restarts == 0
     assert seen(samples, end=95 * MS).restarts == 0
 
 
-def test_a_question_that_waited_for_a_new_process_is_time_away_although_it_was_answered() -> None:
+def test_a_query_that_waited_for_a_new_process_counts_as_downtime_although_answered() -> None:
     told = seen([*steadily(0, 100), sample(100, took=70, pid=8), *steadily(180, 300, pid=8)])
     assert (told.restarts, told.failed) == (1, 0)
     assert told.total == pytest.approx(70)
@@ -82,7 +82,7 @@ def test_a_question_that_was_open_when_the_step_began_tells_of_the_step() -> Non
     assert seen([*steadily(0, 100), sample(100, took=50, pid=8), *steadily(160, 200, pid=8)], start=101).restarts == 1
 
 
-def test_an_answer_that_was_slow_while_nothing_on_the_machine_was_quick_is_no_time_away() -> None:
+def test_a_slow_answer_on_a_machine_that_is_slow_altogether_is_no_downtime() -> None:
     samples = [*steadily(0, 100), sample(100, took=900), *steadily(1000, 1100)]
     # the program that does nothing was asked in time, and answered as late; or it was asked late
     for busy in (sample(110, took=850), sample(950, late=850)):

@@ -94,7 +94,7 @@ def licences(component: dict[str, Any]) -> list[str]:
     return [each["license"].get("id") or each["license"]["name"] for each in component["licenses"]]
 
 
-def test_the_bill_of_materials_has_each_package_with_its_licence_and_the_hash_that_was_checked(
+def test_the_bill_of_materials_has_each_package_with_its_licence_and_checked_hash(
     bill: dict[str, Any],
 ) -> None:
     found = by_reference(bill)
@@ -160,7 +160,7 @@ def test_what_the_image_is_built_of_is_what_the_tests_run_with(lock: str) -> Non
     assert pins(lock).items() <= pins("dev.txt").items()
 
 
-def test_no_stage_of_the_image_is_without_an_instruction_since_buildah_leaves_a_container_of_such_a_one() -> None:
+def test_each_stage_of_the_image_has_an_instruction_or_buildah_leaves_a_container() -> None:
     words = re.findall(r"^([A-Z]+) ", (PROJECT / "images/Dockerfile").read_text(), re.MULTILINE)
     _, *stages = " ".join(words).split("FROM")
     assert len(stages) == 5

@@ -154,7 +154,7 @@ def test_the_time_of_all_files_is_given_in_the_one_way_that_each_builder_takes(
     assert machine.epoch == seen
 
 
-def test_unless_given_the_time_and_the_revision_are_the_commits_and_the_name_has_the_version(machine: Machine) -> None:
+def test_time_and_revision_default_to_the_commits_and_the_name_has_the_version(machine: Machine) -> None:
     machine.has(*BUILDERS)
     assert machine.build(PAYLOAD="images").returncode == 0
     words = (machine.folder / "words").read_text().splitlines()
@@ -174,9 +174,7 @@ def test_unless_given_the_time_and_the_revision_are_the_commits_and_the_name_has
     assert following(words, "--build-context") == ["payload=images"]
 
 
-def test_sources_that_are_no_checkout_make_an_image_without_a_commit_whose_files_are_of_1970(
-    machine: Machine, tmp_path: Path
-) -> None:
+def test_sources_outside_a_checkout_make_an_image_without_a_commit_dated_1970(machine: Machine, tmp_path: Path) -> None:
     for name in ("images/build", "toolkit_installer/__init__.py"):
         copy = tmp_path / "unpacked" / name
         copy.parent.mkdir(parents=True)

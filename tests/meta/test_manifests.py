@@ -130,7 +130,7 @@ def test_no_manifest_makes_the_kubelet_create_anything_on_a_node(name: str) -> N
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_what_is_asked_once_told_to_stop_and_a_reload_with_its_rollback_fit_into_the_grace_period(name: str) -> None:
+def test_a_last_query_and_a_reload_with_rollback_fit_into_the_grace_period(name: str) -> None:
     reload_timeout = settings(name).reload_timeout
     attempt = 2 * reload_timeout  # systemctl's restart, then the wait for the engine to serve
     slow_to_answer = reload_timeout
@@ -172,7 +172,7 @@ def test_a_node_that_has_the_toolkit_where_this_run_installs_it_is_not_waited_fo
 
 
 @pytest.mark.parametrize("name", OURS)
-def test_the_probes_look_for_the_ready_file_in_the_pods_own_memory_and_start_no_interpreter(name: str) -> None:
+def test_the_probes_look_for_the_ready_file_in_memory_and_start_no_interpreter(name: str) -> None:
     container = containers(name)["toolkit-installer"]
     ready = settings(name).ready_file
     assert ready is not None
@@ -234,7 +234,7 @@ def test_a_taint_that_keeps_workloads_away_does_not_keep_the_pod_away() -> None:
     assert {"operator": "Exists", "effect": "NoSchedule"} in pod()["tolerations"]
 
 
-def test_the_runtime_classes_are_those_of_the_handlers_and_schedulable_where_nothing_is_labelled() -> None:
+def test_the_runtime_classes_are_those_of_the_handlers_and_need_no_node_label() -> None:
     classes = [each for each in manifests.rendered("base") if each["kind"] == "RuntimeClass"]
     assert {each["metadata"]["name"]: each["handler"] for each in classes} == {
         name: name for name in ("nvidia", "nvidia-cdi", "nvidia-legacy")

@@ -70,7 +70,7 @@ def test_a_test_that_fails_again_by_itself_kills() -> None:
     assert copy.asked == [("--quick",), ("tests/a.py::b",)]
 
 
-def test_a_test_that_fails_now_and_then_kills_nothing_and_the_others_are_tried_without_it(
+def test_a_flaky_test_kills_no_mutant_and_the_other_tests_are_run_without_it(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     copy = Scripted("FAILED tests/a.py::b", None, None)

@@ -47,7 +47,7 @@ def changes(overlay: str, base: str = "base") -> dict[str, tuple[Any, Any]]:
 TEMPLATE = "DaemonSet/toolkit-installer/spec/template/spec"
 
 
-def test_gpu_labels_asks_for_the_label_of_pods_and_of_runtime_classes_and_changes_nothing_else() -> None:
+def test_gpu_labels_requires_the_label_of_pods_and_runtime_classes_and_no_more() -> None:
     places = {
         f"{TEMPLATE}/nodeSelector/{PRESENT}",
         *(
@@ -110,7 +110,7 @@ def test_startup_taint_is_node_status_with_a_taint_that_the_pods_tolerate() -> N
 
 
 @pytest.mark.parametrize("name", ["overlays/node-status", "overlays/startup-taint"])
-def test_the_policy_lets_a_pod_change_the_condition_and_the_taint_that_it_is_told_to_keep(name: str) -> None:
+def test_the_policy_lets_a_pod_change_the_condition_and_taint_that_it_manages(name: str) -> None:
     policy = one(manifests.rendered(name), "ValidatingAdmissionPolicy", "toolkit-installer-own-node")
     own = {each["name"]: each["expression"] for each in policy["spec"]["variables"]}
     reports = settings(name).reports
@@ -150,7 +150,7 @@ def test_the_page_says_of_each_request_with_a_stolen_token_whether_it_is_refused
     assert f"{sum(len(row.tried) for row in stolen_token.TABLE)} in all" in part
 
 
-def test_openshift_lets_the_account_use_the_privileged_scc_and_labels_what_the_pod_writes_without_categories() -> None:
+def test_openshift_grants_the_privileged_scc_and_labels_files_without_categories() -> None:
     found = changes("overlays/openshift")
     binding = {path: after for path, (_, after) in found.items() if path.startswith("RoleBinding/")}
     assert {path: change for path, change in found.items() if path not in binding} == {
@@ -193,7 +193,7 @@ def test_nri_serves_the_plugin_in_place_of_handlers_and_changes_nothing_else() -
     assert "RuntimeClass" not in {each["kind"] for each in manifests.rendered("overlays/nri")}
 
 
-def test_the_kustomization_that_the_page_shows_names_another_image_and_sets_a_variable(tmp_path: Path) -> None:
+def test_the_kustomization_on_the_page_sets_another_image_and_a_variable(tmp_path: Path) -> None:
     page = (manifests.PROJECT / "docs" / "kubernetes.md").read_text()
     (shown,) = re.findall(r"^```yaml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     base = os.path.relpath(manifests.FOLDER / "base", tmp_path)
@@ -249,7 +249,7 @@ def test_the_gpushare_extender_may_watch_what_it_waits_for_at_its_start() -> Non
         assert verbs >= {"get", "list", "watch"}, resource
 
 
-def test_the_scheduler_asks_the_gpushare_extender_where_its_service_is_about_what_its_pod_asks_for() -> None:
+def test_the_scheduler_calls_the_gpushare_extender_for_its_pods_resource() -> None:
     objects = manifests.rendered("examples/gpushare")
     (extender,) = yaml.safe_load((EXAMPLES / "gpushare" / "scheduler-config.yaml").read_text())["extenders"]
     service, deployment = one(objects, "Service"), one(objects, "Deployment")

@@ -110,7 +110,7 @@ CASES = [case for engine in ("docker", "containerd") for case in cases(engine)]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_replay_of_a_node_is_its_own_plan_before_and_after_the_run_that_it_foretells(
+def test_a_nodes_replay_is_its_own_plan_before_and_after_the_run_that_it_predicts(
     case: Case, tmp_path: Path, payload: Path
 ) -> None:
     site = Site(tmp_path / "site", case.engine)
@@ -162,7 +162,7 @@ def test_other_options_are_planned_for_as_the_node_would(node: FakeNode, tmp_pat
             assert told("replay", *more, str(file)) == (refused(code), plan), more
 
 
-def test_a_text_that_the_engines_own_binary_was_not_asked_about_is_said_to_be_untried(
+def test_a_text_that_the_engines_binary_was_not_asked_about_is_reported_as_untried(
     node: FakeNode, tmp_path: Path
 ) -> None:
     node.write(DAEMON_JSON, SECRETIVE)
@@ -260,9 +260,7 @@ def test_a_version_that_does_not_read_the_file_as_it_stands_refuses_in_a_replay_
     assert printed.getvalue() == as_of("1.7.24", "2.1.4")
 
 
-def test_a_docker_of_another_version_is_planned_for_and_its_binary_counts_as_not_asked(
-    node: FakeNode, tmp_path: Path
-) -> None:
+def test_a_plan_for_another_docker_version_counts_the_binary_as_not_asked(node: FakeNode, tmp_path: Path) -> None:
     node.write(DAEMON_JSON, SECRETIVE)
     flags = (*node.arguments("plan")[1:], "--socket", SOCKET, "--enable-cdi-in-runtime")
     with alive(node, ServerVersion="28.0.4"):

@@ -68,7 +68,7 @@ def status(node: FakeNode) -> dict[str, str]:
 # --- what is written, and given back ---
 
 
-def test_the_specification_names_the_drivers_files_as_the_node_has_them_and_goes_again(gpu: FakeNode) -> None:
+def test_the_specification_names_the_drivers_files_by_node_paths_and_is_removed(gpu: FakeNode) -> None:
     before = gpu.snapshot()
     run = gpu.waiting(*ON)
     text = specification(gpu)
@@ -428,7 +428,7 @@ def test_one_made_for_a_toolkit_that_was_left_on_purpose_stays_and_keeps_it(gpu:
     assert gpu.exists(HOOK)
 
 
-def test_a_cleanup_of_another_installer_leaves_specification_and_toolkit_and_ours_removes_both(gpu: FakeNode) -> None:
+def test_specification_and_toolkit_outlive_another_installers_cleanup_and_not_ours(gpu: FakeNode) -> None:
     install(gpu)
     made = specification(gpu)
     uninstall(gpu, "--keep-toolkit")
@@ -470,7 +470,7 @@ def test_what_stood_there_before_us_comes_back_also_after_somebody_edited_ours(g
     assert gpu.snapshot() == before
 
 
-def test_a_run_that_fails_or_is_killed_over_an_edit_of_ours_does_not_forget_what_stood_there(gpu: FakeNode) -> None:
+def test_a_failed_or_killed_run_over_an_edited_specification_keeps_the_original(gpu: FakeNode) -> None:
     gpu.write(SPECIFICATION, THEIRS)
     install(gpu)
     edited = specification(gpu).replace("name: all", "name: everything")

@@ -295,7 +295,7 @@ def test_a_node_that_is_not_wanted_any_more_is_not_brought_up_to_date_but_given_
 
 @pytest.mark.parametrize("last", [(503, "{}"), None], ids=["no answer", "401"])
 @pytest.mark.parametrize("woken", ["", "woken"])
-def test_a_run_that_was_never_told_that_the_node_is_wanted_takes_back_what_it_installed(
+def test_a_run_that_never_learned_that_the_node_is_wanted_reverts_its_installation(
     node: FakeNode, server: Server, last: tuple[int, str] | None, woken: str
 ) -> None:
     """The API server was away at the start, and all is deleted meanwhile."""
@@ -379,9 +379,7 @@ def test_an_api_server_that_is_away_does_not_keep_the_node_from_being_configured
     assert_cleaned(node, run)
 
 
-def test_an_api_server_that_is_away_at_the_start_is_asked_until_it_answers_and_that_counts(
-    node: FakeNode, server: Server
-) -> None:
+def test_an_api_server_that_is_away_at_the_start_is_asked_until_it_answers(node: FakeNode, server: Server) -> None:
     """A node that boots has its pod before the pod has a network; months later the DaemonSet is deleted."""
     server.cluster.sick = (503, "{}")
     run = waiting(node, server)

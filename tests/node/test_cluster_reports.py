@@ -221,7 +221,7 @@ def test_a_look_that_fails_on_a_node_that_serves_leaves_what_the_cluster_was_tol
 
 @pytest.mark.parametrize("code", [401, 403, 409, 429, 500, 503])
 @pytest.mark.usefixtures("dockerd")
-def test_what_could_not_be_told_is_said_once_and_told_later_and_the_node_is_configured_meanwhile(
+def test_a_failed_report_is_logged_once_and_sent_later_and_the_node_is_configured(
     node: FakeNode, server: Server, code: int
 ) -> None:
     server.cluster.refused = [code] * 40

@@ -214,7 +214,7 @@ def test_plan_names_the_budget_that_would_stop_a_run_and_exits_as_it_would(node:
 
 
 @pytest.mark.parametrize("command", [("run", "--no-daemon"), ("plan",)], ids=["run", "plan"])
-def test_an_engine_that_has_to_be_live_and_is_not_stops_the_run_before_anything_is_changed(
+def test_a_required_live_engine_that_is_down_stops_the_run_before_any_change(
     node: FakeNode, command: tuple[str, ...]
 ) -> None:
     node.write(DAEMON_JSON, DOCKER)
@@ -248,7 +248,7 @@ def test_an_engine_that_does_not_run_is_said_not_to_serve_yet_and_why(node: Fake
     ) in done.output
 
 
-def test_a_toolkit_file_that_somebody_changed_is_put_right_by_the_next_run_and_no_other_is_touched(
+def test_a_changed_toolkit_file_is_repaired_by_the_next_run_and_no_other_is_touched(
     node: FakeNode, tmp_path: Path
 ) -> None:
     run(node, tmp_path, "run", "--no-daemon")

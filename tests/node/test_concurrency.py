@@ -94,9 +94,7 @@ def test_an_instance_that_finds_all_done_by_one_that_began_after_it_exits_4(node
     assert other.stop() == 0
 
 
-def test_an_instance_that_finds_all_done_by_one_that_has_ended_since_looks_again_with_the_lock(
-    node: FakeNode, tmp_path: Path
-) -> None:
+def test_a_run_that_finds_another_ones_finished_work_checks_again_with_the_lock(node: FakeNode, tmp_path: Path) -> None:
     assert run(node, tmp_path, "run", "--no-daemon").code == 0
     with mock.patch("toolkit_installer.run.instance.locked", return_value=False):
         late = run(node, tmp_path, "run", "--no-daemon", "--pid-file", OTHER)
@@ -347,7 +345,7 @@ def test_an_edit_that_cannot_be_repaired_is_tried_once_and_the_wait_goes_on(node
     assert node.read(DAEMON_JSON) == DOCKER
 
 
-def test_an_editors_rename_while_we_wait_is_reported_and_put_right_on_hangup_and_kept(node: FakeNode) -> None:
+def test_an_editors_rename_while_waiting_is_reported_repaired_on_hangup_and_kept(node: FakeNode) -> None:
     with stopping(node, "never", "run", woken=True) as waiting:
         waiting.wait_for(WAITING)
         rename_over(node)

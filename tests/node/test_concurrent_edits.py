@@ -214,9 +214,7 @@ def check_gone(bench: Bench, node: FakeNode, before: dict[str, object], deed: Ac
 
 
 @pytest.mark.parametrize("deed", DEEDS)
-def test_what_somebody_writes_at_any_instant_of_an_install_stays_and_gets_the_handlers(
-    bench: Bench, deed: Act, few: Few
-) -> None:
+def test_an_edit_at_any_instant_of_an_install_stays_and_gets_the_handlers(bench: Bench, deed: Act, few: Few) -> None:
     setting = bench.setting
     whole = bench.run(bench.node(), "run")
     written = numbers_of(whole, f".{os.path.basename(setting.path)}.toolkit-installer.swap")[-1]
@@ -236,9 +234,7 @@ def test_what_somebody_writes_at_any_instant_of_an_install_stays_and_gets_the_ha
 
 
 @pytest.mark.parametrize("deed", DEEDS)
-def test_what_somebody_writes_at_any_instant_of_a_cleanup_stays_and_loses_the_handlers(
-    bench: Bench, deed: Act, few: Few
-) -> None:
+def test_an_edit_at_any_instant_of_a_cleanup_stays_and_loses_the_handlers(bench: Bench, deed: Act, few: Few) -> None:
     setting = bench.setting
     node = bench.node()
     bench.run(node, "run")

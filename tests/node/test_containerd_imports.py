@@ -40,7 +40,7 @@ def test_the_file_that_counts_is_edited_once_and_given_back_whole(case: Case, no
     assert node.snapshot() == before
 
 
-def test_a_file_that_is_imported_no_more_is_given_back_and_the_root_gets_the_handlers(node: FakeNode) -> None:
+def test_a_file_no_longer_imported_is_restored_and_the_root_gets_the_handlers(node: FakeNode) -> None:
     case = BY_NAME["v2-import-owns-the-table"]
     put(node, case)
     node.do("run", "--no-daemon", engine="containerd")
@@ -79,7 +79,7 @@ def test_a_receipt_that_was_lost_leaves_no_handler_in_an_imported_file(node: Fak
     assert found(node, case) == case.before()
 
 
-def test_a_file_of_somebodys_own_in_the_drop_ins_place_is_edited_again_while_the_engine_stays_down(
+def test_an_operators_file_in_the_drop_ins_place_is_edited_while_the_engine_is_down(
     node: FakeNode,
 ) -> None:
     case = BY_NAME["v2-somebodys-drop-in"]

@@ -55,7 +55,7 @@ def answer(child: Coprocess, place: Path, seconds: float = SECONDS) -> dict[str,
     return told
 
 
-def test_a_question_is_answered_without_coroutines_secure_channels_and_messages_as_text(tmp_path: Path) -> None:
+def test_a_query_loads_no_coroutines_no_secure_channels_and_no_text_format(tmp_path: Path) -> None:
     place = tmp_path / "run/containerd.sock"
     with cri_socket.answering(place, "1.7.24"):
         command = [sys.executable, "-c", ASKED]
@@ -84,9 +84,7 @@ def test_one_child_asks_several_engines_and_stays_in_nobodys_folder(tmp_path: Pa
     assert os.readlink(f"/proc/{child._child.pid}/cwd") == "/"
 
 
-def test_an_engine_that_starts_is_heard_at_the_next_question_however_often_it_was_asked_in_vain(
-    tmp_path: Path, child: Coprocess
-) -> None:
+def test_a_started_engine_answers_the_next_query_however_many_failed_before(tmp_path: Path, child: Coprocess) -> None:
     # a channel that found nobody is not to be what the next question waits for
     place = tmp_path / "run/containerd.sock"
     place.parent.mkdir()

@@ -126,9 +126,7 @@ def stopped_by_way_of_it(crio: Machine, *flags: str) -> None:
 
 @pytest.mark.usefixtures("_soon")
 @pytest.mark.parametrize("cleanup", list(Cleanup))
-def test_a_first_run_that_is_stopped_by_way_of_the_engine_that_it_restarts_takes_all_back(
-    crio: Machine, cleanup: Cleanup
-) -> None:
+def test_a_first_run_that_is_stopped_by_the_engines_restart_reverts_everything(crio: Machine, cleanup: Cleanup) -> None:
     before = etc(crio.node)
     stopped_by_way_of_it(crio, "--cleanup", cleanup)
     assert etc(crio.node) == before
@@ -139,7 +137,7 @@ def test_a_first_run_that_is_stopped_by_way_of_the_engine_that_it_restarts_takes
 
 @pytest.mark.usefixtures("_soon")
 @pytest.mark.parametrize("cleanup", list(Cleanup))
-def test_an_update_that_is_stopped_by_way_of_the_engine_that_it_restarts_leaves_what_there_was(
+def test_an_update_that_is_stopped_by_the_engines_restart_keeps_what_was_installed(
     crio: Machine, cleanup: Cleanup
 ) -> None:
     before = etc(crio.node)
@@ -355,7 +353,7 @@ def test_cdi_needs_nothing_of_crio(crio: Machine) -> None:
     assert crio.node.read(DROP_IN) == content
 
 
-def test_a_file_that_only_lost_an_older_installers_entries_may_go_without_the_handlers_going(crio: Machine) -> None:
+def test_a_file_that_only_lost_an_older_installers_entries_goes_without_ours(crio: Machine) -> None:
     older = "/etc/crio/crio.conf.d/50-gpu.conf"
     entry = f'[crio.runtime.runtimes.nvidia-cdi]\nruntime_path = "{TOOLKIT}/nvidia-container-runtime.cdi"\n'
     crio.node.write(older, entry)

@@ -35,7 +35,7 @@ def has(machine: Machine, *pods: dict[str, str]) -> None:
     machine.node.write(fake_crio.PODS, json.dumps(pods))
 
 
-def test_cleanup_leaves_the_handlers_to_the_pods_that_need_them_and_finishes_once_these_are_gone(crio: Machine) -> None:
+def test_cleanup_leaves_handlers_to_the_pods_that_need_them_and_finishes_after_them(crio: Machine) -> None:
     has(crio, *OTHERS, CUDA)
     before = crio.node.stamps()
     refused = crio.do("uninstall")

@@ -220,7 +220,7 @@ def test_deleted_at_any_call_of_a_first_run_the_node_is_as_it_was(course: Course
 
 
 @pytest.mark.parametrize("disturbance", DISTURBANCES)
-def test_disturbed_at_any_call_of_a_first_run_a_wanted_node_is_configured_or_not_begun(
+def test_disturbed_at_any_call_of_a_first_run_a_node_is_configured_or_untouched(
     course: Course, disturbance: str, few: Few
 ) -> None:
     """The run was told that the node is wanted before it changed anything: what it began it leaves configured."""

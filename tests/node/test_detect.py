@@ -77,7 +77,7 @@ def words(facts: dict[str, Any]) -> str:
     ],
     ids=["flag", "flag-of-two-words", "yaml", "json"],
 )
-def test_a_node_with_docker_and_containerd_whose_kubelet_uses_containerd_is_a_containerd_node(
+def test_docker_and_containerd_under_a_kubelet_of_containerd_is_a_containerd_node(
     bare: FakeNode, arguments: tuple[str, ...], config: str
 ) -> None:
     bare.write(DAEMON_JSON, "{}")
@@ -407,7 +407,7 @@ def test_two_that_answer_are_ambiguous_and_both_are_listed(bare: FakeNode) -> No
         assert only(detected(bare, runtime="containerd")) == ("containerd", "containerd")
 
 
-def test_a_runtime_that_is_not_on_the_node_at_all_is_refused_where_another_one_answers(bare: FakeNode) -> None:
+def test_a_runtime_that_is_not_on_the_node_is_refused_where_another_one_answers(bare: FakeNode) -> None:
     with containerd(bare):
         facts = detected(bare, runtime="docker", code=3)
     assert f"answers on {CONTAINERD_SOCKET}" in facts["error"]["reason"]
@@ -429,7 +429,7 @@ def test_the_containerd_that_docker_brought_does_not_make_a_stopped_docker_ambig
     assert "unit containerd has the unit /lib/systemd/system/containerd.service" in words(facts)
 
 
-def test_a_containerd_that_somebody_configured_for_kubernetes_is_ambiguous_beside_a_stopped_docker(
+def test_a_containerd_with_a_cri_and_a_docker_that_are_both_stopped_are_ambiguous(
     bare: FakeNode,
 ) -> None:
     for unit in ("docker", "containerd"):

@@ -163,9 +163,7 @@ def test_cdi_is_turned_on_where_it_is_off_and_options_are_merged_into_the_handle
 
 
 @pytest.mark.parametrize("name", ["k3s/drop-in", "k3s/template-extended", "k0s/version-2", "microk8s/template"])
-def test_what_a_file_that_was_named_says_and_an_override_of_the_table_reach_the_handlers(
-    node: FakeNode, name: str
-) -> None:
+def test_a_named_configuration_source_and_a_table_override_reach_the_handlers(node: FakeNode, name: str) -> None:
     case = placed(node, name)
     lender = '[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
     node.write("/etc/lender.toml", f"version = 2\n{lender}options.Root = '/lent'\noptions.ShimCgroup = '/lent'\n")
@@ -264,7 +262,7 @@ def test_an_upgrade_to_a_k3s_that_imports_drop_ins_moves_the_handlers_there(node
 # --- what is refused, and what is meant all the same ---
 
 
-def test_a_second_table_that_would_keep_containerd_from_starting_is_refused_with_its_line(node: FakeNode) -> None:
+def test_a_second_table_that_would_stop_containerd_is_refused_with_its_line(node: FakeNode) -> None:
     placed(node, "k3s/template-created-of-version-2")
     by_hand = b'{{ template "base" . }}\n\n[plugins."io.containerd.grpc.v1.cri".containerd.runtimes."nvidia".options]\n'
     header = b'[plugins."io.containerd.grpc.v1.cri".containerd.runtimes."nvidia"]\n'
@@ -393,7 +391,7 @@ BASE = b'{{ template "base" . }}\n'
 @pytest.mark.parametrize(
     "flags, beside", [(("--socket=/run/k3s/containerd/containerd.sock",), None), ((), "config.toml.tmpl")]
 )
-def test_what_k3s_generates_is_never_written_though_its_folder_is_mounted_where_the_usual_one_is(
+def test_k3s_generated_file_is_never_written_even_when_mounted_at_the_usual_place(
     node: FakeNode, flags: tuple[str, ...], beside: str | None
 ) -> None:
     node.write("/etc/containerd/config.toml", COPY)
@@ -405,7 +403,7 @@ def test_what_k3s_generates_is_never_written_though_its_folder_is_mounted_where_
     assert b"nvidia" in node.read("/etc/containerd/config.toml.tmpl")
 
 
-def test_a_plain_containerds_file_that_began_as_a_copy_of_a_generated_one_is_edited_and_given_back(
+def test_a_plain_containerds_copy_of_a_generated_file_is_edited_and_reverted(
     node: FakeNode,
 ) -> None:
     node.write("/etc/containerd/config.toml", COPY)

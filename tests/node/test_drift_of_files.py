@@ -36,7 +36,7 @@ def installed(templates: Templates, path: str) -> FakeNode:
         (CONFIG_TOML, swap(b"version = 2", b"version = 7"), 1, "is of version 7"),
     ],
 )
-def test_a_broken_file_is_named_nothing_changes_and_after_its_repair_cleanup_is_exact(
+def test_a_broken_file_is_named_and_left_alone_and_after_its_repair_cleanup_is_exact(
     templates: Templates, path: str, damage: Callable[[bytes], bytes], line: int, word: str
 ) -> None:
     node = installed(templates, path)
@@ -196,7 +196,7 @@ def engine_of(path: str) -> str:
     return "docker" if path == DAEMON_JSON else "containerd"
 
 
-def test_on_drift_repair_puts_the_handlers_back_by_itself_and_the_cleanup_after_it_keeps_the_edit(
+def test_on_drift_repair_restores_the_handlers_and_the_cleanup_keeps_the_edit(
     nodes: dict[str, FakeNode],
 ) -> None:
     runs = {path: node.waiting("--on-drift", "repair", engine=engine_of(path)) for path, node in nodes.items()}

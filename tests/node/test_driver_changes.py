@@ -68,7 +68,7 @@ def test_a_driver_container_that_has_yet_to_say_that_it_is_ready_is_waited_for(n
         assert run.stop() == 0, run.output
 
 
-def test_a_driver_whose_files_are_there_before_its_module_is_looked_for_until_it_works(node: FakeNode) -> None:
+def test_a_driver_whose_files_precede_its_module_is_checked_until_it_works(node: FakeNode) -> None:
     host = install(node.place(HOST))
     with stopping(node, "never", "run", *AUTO, woken=True) as run:
         run.wait_for(WAITING)
@@ -84,7 +84,7 @@ def test_a_driver_whose_files_are_there_before_its_module_is_looked_for_until_it
         assert run.stop() == 0, run.output
 
 
-def test_another_driver_is_no_reason_to_undo_somebodys_edit_that_is_only_to_be_told_of(node: FakeNode) -> None:
+def test_another_driver_does_not_undo_an_edit_that_is_only_to_be_reported(node: FakeNode) -> None:
     install(node.place(HOST))
     with stopping(node, "never", "run", *AUTO, woken=True) as run:
         run.wait_for(WAITING)

@@ -153,9 +153,7 @@ def test_where_single_folders_are_mounted_the_operator_says_under_which_names(no
 
 @runs_drivers
 @pytest.mark.parametrize("root", [CONTAINER, HOST])
-def test_where_the_node_is_mounted_for_its_programs_alone_the_driver_is_seen_below_that(
-    node: FakeNode, root: str
-) -> None:
+def test_where_only_the_host_root_is_mounted_the_driver_is_found_below_it(node: FakeNode, root: str) -> None:
     install(node.place(root), devices=False)
     (node.root / "dev").mkdir(exist_ok=True)
     seen = roots.find_driver(Node("/", str(node.root), whole=False), TO_BE_FOUND)

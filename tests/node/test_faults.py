@@ -57,7 +57,7 @@ def of_the_folder_after(path: str) -> Callable[[Outcome], int]:
 
 
 @ENGINES
-def test_a_failing_fsync_of_the_engines_folder_does_not_leave_handlers_without_a_toolkit(
+def test_a_failing_fsync_of_the_engines_folder_leaves_no_handlers_without_a_toolkit(
     bench: Bench, engine: str, path: str
 ) -> None:
     at = of_the_folder_after(path)(bench.install(bench.fresh(engine), engine))
@@ -68,7 +68,7 @@ def test_a_failing_fsync_of_the_engines_folder_does_not_leave_handlers_without_a
 
 
 @ENGINES
-def test_killed_before_the_engines_file_was_renamed_its_temporary_file_goes_with_uninstall(
+def test_uninstall_removes_the_temporary_file_of_a_run_killed_before_the_rename(
     bench: Bench, engine: str, path: str
 ) -> None:
     fsync = of_the_folder_after(path)(bench.install(bench.fresh(engine), engine))
@@ -83,7 +83,7 @@ def test_killed_before_the_engines_file_was_renamed_its_temporary_file_goes_with
 @pytest.mark.parametrize(
     "call", ["rename .receipt.json.toolkit-installer.tmp receipt.json", "mkdir .originals.toolkit-installer.tmp"]
 )
-def test_killed_before_the_receipt_stood_the_copies_of_the_originals_go_with_uninstall(bench: Bench, call: str) -> None:
+def test_uninstall_removes_the_copies_of_a_run_killed_before_the_receipt(bench: Bench, call: str) -> None:
     at = bench.install(bench.fresh("docker"), "docker").index(call)
     node = bench.fresh("docker")
     bench.install(node, "docker", Plan(at))

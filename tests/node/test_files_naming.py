@@ -385,7 +385,7 @@ def test_whichever_engine_cannot_be_reverted_the_other_one_is(node: FakeNode, sp
         assert node.do("uninstall").finish() == 0
 
 
-def test_what_lies_beside_a_file_is_no_killed_runs_because_another_engine_was_given_back(node: FakeNode) -> None:
+def test_reverting_one_engine_does_not_make_files_next_to_anothers_a_killed_runs(node: FakeNode) -> None:
     node.write(DAEMON_JSON, "{}\n")
     node.write(CONFIG_TOML, "version = 2\n")
     assert node.do("run", "--no-daemon", engine="docker,containerd").finish() == 0

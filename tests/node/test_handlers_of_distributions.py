@@ -142,7 +142,7 @@ def test_a_handler_that_k3s_finds_in_a_package_is_said_in_the_plan_and_stays(
 
 
 @SEEN_OR_NOT
-def test_a_handler_of_ours_that_somebody_copied_into_another_drop_in_is_not_taken_for_the_distributions(
+def test_a_copy_of_our_handler_in_another_drop_in_is_not_the_distributions(
     node: FakeNode, tmp_path: Path, *, wiped: bool
 ) -> None:
     Case("k3s", "drop-in").put(node)

@@ -135,7 +135,7 @@ PREPARED = [
 
 @pytest.mark.parametrize("trap", TRAPS)
 @pytest.mark.parametrize("path", PREPARED)
-def test_a_temporary_name_that_somebody_else_prepared_is_cleared_or_refused_and_leads_nowhere(
+def test_a_prepared_temporary_name_is_cleared_or_refused_and_leads_nowhere(
     node: FakeNode, tmp_path: Path, canary: Canary, path: str, trap: Trap
 ) -> None:
     before = lasting(node)
@@ -161,7 +161,7 @@ def test_a_temporary_name_that_somebody_else_prepared_is_cleared_or_refused_and_
 
 
 @pytest.mark.parametrize("path", PREPARED[:2])
-def test_a_folder_with_something_in_it_at_a_temporary_name_is_refused_by_name_and_stays(
+def test_a_full_folder_at_a_temporary_name_is_refused_by_name_and_stays(
     node: FakeNode, tmp_path: Path, path: str
 ) -> None:
     node.write(f"{path}/precious", "mine")
@@ -173,7 +173,7 @@ def test_a_folder_with_something_in_it_at_a_temporary_name_is_refused_by_name_an
 
 
 @pytest.mark.parametrize("trap", [is_anothers, is_a_symlink, is_a_folder, is_a_fifo, is_for_everybody])
-def test_what_somebody_put_beside_an_installed_file_is_never_taken_for_a_version_of_it(
+def test_a_file_that_is_put_next_to_an_installed_one_is_never_taken_for_its_version(
     node: FakeNode, tmp_path: Path, canary: Canary, trap: Trap
 ) -> None:
     before = lasting(node)
@@ -192,7 +192,7 @@ def test_what_somebody_put_beside_an_installed_file_is_never_taken_for_a_version
     assert canary.stamps() == outside
 
 
-def test_a_receipts_folder_that_somebody_else_locked_is_left_alone_and_they_are_named(
+def test_a_receipts_folder_that_another_user_locked_is_left_and_the_holder_named(
     node: FakeNode, tmp_path: Path
 ) -> None:
     assert do(node, tmp_path).code == 0
@@ -223,7 +223,7 @@ def given_away(place: Path) -> None:
 
 @pytest.mark.parametrize("how", [open_to_all, given_away])
 @pytest.mark.parametrize("path", ABOVE)
-def test_a_folder_above_that_others_can_write_to_is_refused_by_name_and_nothing_stays(
+def test_a_parent_folder_that_others_can_write_to_is_refused_and_nothing_stays(
     node: FakeNode, tmp_path: Path, path: str, how: Callable[[Path], None]
 ) -> None:
     how(node.place(path))
@@ -465,7 +465,7 @@ def test_without_a_node_root_a_loop_of_symlinks_is_refused_by_name(plain: Plain,
 
 @pytest.mark.parametrize("how", [open_to_all, given_away])
 @pytest.mark.parametrize("path", ABOVE)
-def test_without_a_node_root_a_folder_above_that_others_can_write_to_is_refused_by_name(
+def test_without_a_node_root_a_parent_folder_that_others_can_write_to_is_refused(
     plain: Plain, tmp_path: Path, path: str, how: Callable[[Path], None]
 ) -> None:
     how(plain.place(path))
@@ -505,7 +505,7 @@ def test_what_root_made_is_no_trap_for_another_user_and_what_others_made_is() ->
         assert f"user {SOMEBODY + 1}" in refused.output
 
 
-def test_plan_says_that_another_user_may_not_write_there_below_what_would_be_done_and_exits_as_run_would() -> None:
+def test_plan_names_a_folder_of_another_user_and_exits_as_run_would() -> None:
     with made_for_somebody("run") as (made, scratch):
         made.place(DAEMON_JSON).chmod(0o644)
         before = made.snapshot()

@@ -109,7 +109,7 @@ def change(node: FakeNode, edit: Callable[[Any], None]) -> None:
 
 
 @pytest.mark.parametrize("place, value", HOSTILE, ids=lambda value: repr(value)[:50])
-def test_a_receipt_that_names_what_cannot_be_ours_is_refused_before_anything_is_written(
+def test_a_receipt_that_names_what_cannot_be_ours_is_refused_before_any_write(
     installed: FakeNode, tmp_path: Path, canary: Canary, place: Place, value: Any
 ) -> None:
     def put(body: Any) -> None:
@@ -246,9 +246,7 @@ def test_copies_that_lie_elsewhere_or_were_changed_are_not_put_in_place(
 # --- and what is no reason to refuse ---
 
 
-def test_folders_that_were_made_for_an_engine_configured_earlier_are_no_reason_to_refuse(
-    node: FakeNode, tmp_path: Path
-) -> None:
+def test_folders_made_for_an_engine_configured_earlier_are_no_reason_to_refuse(node: FakeNode, tmp_path: Path) -> None:
     node.place("/etc/docker").rmdir()
     before = node.snapshot()
     assert run(node, tmp_path, "run", "--no-daemon").code == 0

@@ -87,7 +87,7 @@ def test_a_plan_names_the_units_that_a_restart_takes_along(containerd: Container
     assert len(impact["unknown"]) == 1
 
 
-def test_a_run_and_an_uninstall_tell_it_before_each_reload_and_a_run_with_nothing_to_do_asks_nothing(
+def test_the_impact_is_reported_before_each_reload_and_never_queried_without_one(
     containerd: Containerd, tmp_path: Path
 ) -> None:
     first = do(containerd, tmp_path, "run", "--no-daemon")

@@ -171,7 +171,7 @@ def test_nothing_is_imported_while_the_node_is_changed(recorded: Recorded, docke
     assert recorded.amid_a_change() == []
 
 
-def test_nothing_is_imported_while_the_node_is_changed_by_a_run_that_asks_the_cluster_and_tells_of_itself(
+def test_nothing_is_imported_amid_the_changes_of_a_run_that_reports_to_the_cluster(
     recorded: Recorded, tmp_path: Path
 ) -> None:
     """What speaks to them is left out where a run does not begin with it (`preload.OPTIONAL_MODULES`)."""

@@ -37,9 +37,7 @@ def bytes_read(node: FakeNode, *more: str) -> int:
 
 
 @pytest.mark.real_start
-def test_a_first_install_reads_each_file_of_the_payload_once_and_a_later_one_none_of_them(
-    node: FakeNode, tmp_path: Path
-) -> None:
+def test_a_first_install_reads_each_payload_file_once_and_a_later_one_none(node: FakeNode, tmp_path: Path) -> None:
     small = FakeNode(tmp_path / "small", node.payload)
     for folder in ("etc/docker", "run", "usr/local"):
         (small.root / folder).mkdir(parents=True)

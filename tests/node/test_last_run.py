@@ -252,7 +252,7 @@ UNBELIEVED = {
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="files are given away: run as root")
 @pytest.mark.parametrize("change", UNBELIEVED.values(), ids=UNBELIEVED)
-def test_a_record_that_is_not_roots_own_or_makes_no_sense_is_not_believed_and_stops_nothing(
+def test_a_record_that_is_not_roots_or_is_malformed_is_ignored_and_stops_nothing(
     known: FakeNode, change: Callable[[FakeNode], None]
 ) -> None:
     refused(known)

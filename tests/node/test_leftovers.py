@@ -170,9 +170,7 @@ def test_a_copy_of_the_root_that_nvidias_installer_made_goes_whole(
     assert not bare.exists(DROP_IN)  # containerd 1.x reads its table in place of the root's
 
 
-def test_a_copy_of_the_root_with_somebodys_runtime_keeps_that_and_the_earlier_default(
-    bare: FakeNode, tmp_path: Path
-) -> None:
+def test_a_copy_of_the_root_keeps_an_operators_runtime_and_the_earlier_default(bare: FakeNode, tmp_path: Path) -> None:
     bare.write(CONFIG_TOML, ROOT)
     assert run(bare, tmp_path, "run", "--no-daemon", engine="containerd").code == 0
     bare.write(DROP_IN, copied(bare.read(CONFIG_TOML), b"nvidia") + KATA)

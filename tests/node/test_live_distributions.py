@@ -79,7 +79,7 @@ def test_an_agent_whose_process_tells_no_unit_is_restarted_by_the_one_that_is_ac
         assert made.read()["restarted"] == ["k3s-agent.service"]
 
 
-def test_a_k3s_without_any_place_for_additions_finds_the_toolkit_once_it_is_restarted(
+def test_a_k3s_without_a_place_for_additions_finds_the_toolkit_after_its_restart(
     node: FakeNode, tmp_path: Path
 ) -> None:
     made = k3s(node, "no-place", release="v1.7.1-k3s1")
@@ -143,7 +143,7 @@ class Telling(K3s):
 
 
 @pytest.mark.parametrize("source, root", [("command", "/theirs"), ("file", None), (None, "/theirs")])
-def test_what_the_containerd_of_k3s_prints_lends_its_settings_as_any_containerds_does(
+def test_the_dump_of_k3s_containerd_lends_its_settings_as_any_containerds_does(
     node: FakeNode, tmp_path: Path, source: str | None, root: str | None
 ) -> None:
     Case("k3s", "drop-in").put(node)

@@ -198,7 +198,7 @@ def test_names_in_the_engines_file_become_paths_of_the_node_in_their_order(node:
     assert "'/usr/local/bin/crun' 'gone' '/usr/bin/runc' 'runc' 'crun'" in wrapper
 
 
-def test_a_toolkit_that_an_earlier_release_gave_crun_first_is_put_right_without_a_reload(node: FakeNode) -> None:
+def test_a_toolkit_that_an_earlier_release_gave_crun_first_is_fixed_without_a_reload(node: FakeNode) -> None:
     node.write(CONFIG_TOML, BESIDE)
     for program in ("/usr/sbin/runc", "/usr/bin/crun"):
         node.write(program, "#!/bin/sh\n", 0o755)

@@ -235,7 +235,7 @@ def test_a_cdi_node_that_comes_below_cri_dockerd_is_said_to_give_nothing(gpu: Fa
     assert reading.take()
 
 
-def test_what_a_handler_needs_beside_the_engine_is_looked_at_before_it_is_said_to_give_the_gpu(
+def test_the_prerequisites_of_a_handler_are_checked_before_it_counts_as_working(
     gpu: FakeNode, reading: FakeDockerd
 ) -> None:
     gpu.write("/opt/bin/runc", b"#!/bin/sh\n", 0o755)

@@ -53,7 +53,7 @@ def test_killed_at_any_instant_of_a_change_of_the_method_the_node_works(
 
 @pytest.mark.parametrize("recovering", [BY_CDI, INSTALL, UNINSTALL], ids=["by cdi", "by handlers", "uninstall"])
 @pytest.mark.parametrize("half", METHOD_HALVES, ids=str)
-def test_killed_at_any_instant_of_the_recovery_from_a_change_of_the_method_the_node_works(
+def test_killed_amid_the_recovery_from_a_change_of_the_method_the_node_works(
     both_ways: Bench, half: Half, recovering: Command, few: Few, count_instants: Count
 ) -> None:
     before = both_ways.after(both_ways.original, *half.deed.before)
@@ -79,9 +79,7 @@ def test_at_no_instant_of_a_change_of_the_method_is_neither_way_there(both_ways:
 
 
 @pytest.mark.parametrize("deed", METHOD_DEEDS[1:4:2], ids=str)
-def test_a_change_of_the_method_is_one_reload_of_the_engine_and_one_write_of_each_file(
-    both_ways: Bench, deed: Deed
-) -> None:
+def test_a_change_of_the_method_is_one_engine_reload_and_one_write_of_each_file(both_ways: Bench, deed: Deed) -> None:
     before = both_ways.after(both_ways.original, *deed.before)
     done = both_ways.do(before, deed.command)
     assert done.outcome.output.count('"event": "reloading"') == 1

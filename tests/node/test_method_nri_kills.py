@@ -193,7 +193,7 @@ def swept(machine: Machine, words: Sequence[str], judge: Ways, calls: int, few: 
 
 
 @pytest.mark.parametrize("whole", [False, True], ids=["first-install", "from-handlers"])
-def test_killed_at_any_instant_of_going_to_the_plugin_the_node_has_a_way_and_each_way_on_is_whole(
+def test_killed_at_any_instant_of_the_change_to_the_plugin_one_method_works(
     machine: Machine, few: Few, count_instants: Count, *, whole: bool
 ) -> None:
     original = machine.taken()

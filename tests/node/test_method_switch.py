@@ -76,7 +76,7 @@ def switch_off(node: FakeNode) -> bytes:
     return text
 
 
-def test_one_edit_and_one_restart_switch_it_on_and_off_and_it_is_said_what_was_taken_back(
+def test_one_edit_and_one_restart_switch_cdi_on_and_off_and_the_revert_is_reported(
     switched: FakeNode, by_cdi: FakeContainerd, do: Do
 ) -> None:
     assert b"enable_cdi = true" in switched.read(DROP_IN)
@@ -100,7 +100,7 @@ def test_what_says_that_handlers_were_taken_back_is_said_where_there_were_any(
     assert switched.read(CONFIG_TOML) == CONTAINERD
 
 
-def test_somebody_who_switches_cdi_off_after_us_is_told_of_and_the_next_run_switches_it_on(
+def test_cdi_that_is_switched_off_later_is_reported_and_restored_by_the_next_run(
     switched: FakeNode, by_cdi: FakeContainerd, do: Do
 ) -> None:
     switch_off(switched)

@@ -216,7 +216,7 @@ def test_a_place_that_nobody_would_read_is_refused_before_anything_is_written(
     "mode, said",
     [(0o777, "is writable by everybody"), (0o755, "belongs to user 65533")],
 )
-def test_a_folder_that_no_write_would_be_allowed_in_is_refused_before_anything_is_written(
+def test_a_folder_that_allows_no_write_is_refused_before_anything_is_written(
     node: FakeNode, tmp_path: Path, mode: int, said: str
 ) -> None:
     folder = tmp_path / "collected"

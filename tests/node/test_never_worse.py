@@ -76,7 +76,7 @@ def test_a_failing_run_does_not_take_the_toolkit_that_the_last_cleanup_kept(benc
     assert kept <= bench.node.snapshot().keys()
 
 
-def test_a_failing_removal_of_an_obsolete_handler_leaves_no_configuration_that_names_it(bench: Bench) -> None:
+def test_after_a_failed_removal_no_configuration_names_the_obsolete_handler(bench: Bench) -> None:
     bench.payload("smaller", without=(LEGACY,))
     at = bench.calls().index(f"unlink {LEGACY}")
     bench.install(plan=Plan(at, Fault.ONCE, errno.EIO))
@@ -188,7 +188,7 @@ def test_a_change_of_engine_gives_the_old_one_back_once_the_new_one_has_its_hand
 # --- half made files ---
 
 
-def test_what_a_killed_upgrade_left_half_made_goes_also_if_the_next_run_has_the_old_payload(bench: Bench) -> None:
+def test_what_a_killed_upgrade_left_goes_even_if_the_next_run_has_the_old_payload(bench: Bench) -> None:
     older = bench.node.payload
     bench.payload("newer", version="1.20.0")
     calls = bench.calls()

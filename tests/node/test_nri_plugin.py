@@ -199,9 +199,7 @@ def said(port: int, path: str) -> str:
     return f"{code} {head}: …"
 
 
-def test_a_plugin_that_is_killed_is_served_again_and_a_run_that_is_killed_leaves_none(
-    node: FakeNode, engine: AskingEngine
-) -> None:
+def test_a_killed_plugin_is_served_again_and_a_killed_run_leaves_none(node: FakeNode, engine: AskingEngine) -> None:
     run = waiting(node)
     first = plugin_of(run)
     engine.hang_up()

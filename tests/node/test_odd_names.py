@@ -75,7 +75,7 @@ def test_a_file_name_that_is_no_utf_8_is_shown_by_its_bytes(node: FakeNode) -> N
     assert r"\xff\x9b.toml" in said(node, "plan", engine="containerd")
 
 
-def test_the_content_of_a_file_is_shown_line_for_line_with_its_tabs_and_without_orders(node: FakeNode) -> None:
+def test_a_files_content_is_shown_line_by_line_with_tabs_and_without_control_codes(node: FakeNode) -> None:
     runtimes = {ODDER: {"path": f"/usr/bin/{ODDER}"}}
     text = json.dumps({"x": "\x7f\x9b\u202e", "runtimes": runtimes}, indent="\t", ensure_ascii=False)
     node.write(DAEMON_JSON, text)

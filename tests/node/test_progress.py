@@ -69,7 +69,7 @@ def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
     return [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
 
 
-def test_a_line_comes_every_five_seconds_and_says_what_is_done_of_how_much_and_how_fast(
+def test_every_five_seconds_a_line_says_how_much_is_done_and_how_fast(
     clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     log.configure(LogFormat.LOGFMT, debug=False, stream=sys.stderr)
@@ -146,7 +146,7 @@ def test_a_terminal_that_is_to_have_lines_or_cannot_draw_gets_lines(
 # --- waiting for an engine ---
 
 
-def test_an_engine_that_is_waited_for_is_shown_with_the_time_and_makes_room_for_lines(clock: Clock) -> None:
+def test_waiting_for_an_engine_is_shown_with_the_time_and_gives_way_to_log_lines(clock: Clock) -> None:
     with terminal() as seen, mock.patch.dict(os.environ, {"TERM": "xterm", "COLUMNS": "100"}):
         log.configure(None, debug=False, stream=sys.stderr)
         patience = WaitReport("docker", clock)

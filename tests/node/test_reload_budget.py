@@ -24,7 +24,7 @@ def dockerd(node: FakeNode) -> Iterator[FakeDockerd]:
         yield engine
 
 
-def test_who_installs_and_uninstalls_again_and_again_is_not_stopped_at_the_first_limit(node: FakeNode) -> None:
+def test_repeated_installs_and_uninstalls_are_not_stopped_at_the_first_limit(node: FakeNode) -> None:
     for _ in range(3):
         assert node.do("run", "--no-daemon", *TWO).process.returncode == 0
         assert node.do("uninstall").process.returncode == 0
@@ -40,9 +40,7 @@ def test_a_waiting_run_that_uninstall_asks_to_leave_is_forgiven_as_well(node: Fa
         assert run.finish() == 0, run.output
 
 
-def test_a_daemonset_that_is_applied_and_deleted_again_and_again_is_not_stopped_at_the_first_limit(
-    node: FakeNode, tmp_path: Path
-) -> None:
+def test_a_repeatedly_deleted_daemonset_is_not_stopped_at_the_first_limit(node: FakeNode, tmp_path: Path) -> None:
     for count in range(3):
         (tmp_path / str(count)).mkdir()
         with serving(tmp_path / str(count)) as server:

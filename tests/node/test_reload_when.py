@@ -66,7 +66,7 @@ def handlers(engine: FakeDockerd) -> list[str]:
 
 
 @pytest.mark.usefixtures("dockerd")
-def test_outside_of_the_window_nothing_is_written_and_a_run_that_does_not_wait_says_when_it_opens(
+def test_outside_of_the_window_nothing_is_written_and_its_opening_is_named(
     node: FakeNode,
 ) -> None:
     zones.shows(node, CLOSED)
@@ -216,7 +216,7 @@ EVERY_SO_MANY = 15
 """Of the instants at which a run is killed: but for the last part, each one is tried elsewhere."""
 
 
-def test_a_run_that_is_killed_while_it_puts_a_reload_off_leaves_what_the_next_one_takes_back(
+def test_what_a_run_killed_with_a_pending_reload_left_is_reverted_by_the_next_one(
     node: FakeNode, dockerd: FakeDockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, served = node.snapshot(), dockerd.take()
@@ -261,7 +261,7 @@ def test_an_engine_that_does_not_run_is_configured_at_once(node: FakeNode) -> No
 
 
 @pytest.mark.usefixtures("dockerd")
-def test_a_run_that_is_told_to_stop_or_killed_while_it_waits_leaves_the_node_as_it_was(node: FakeNode) -> None:
+def test_a_run_that_is_stopped_or_killed_while_it_waits_leaves_the_node_as_it_was(node: FakeNode) -> None:
     zones.shows(node, CLOSED)
     before = node.snapshot()
     with waiting(node, *WINDOW) as run:

@@ -63,7 +63,7 @@ def test_both_have_the_handlers_and_both_are_given_back(pair: FakeNode) -> None:
         assert served(docker) == set()
 
 
-def test_a_second_run_finds_both_right_and_one_that_names_a_single_engine_retires_the_other(pair: FakeNode) -> None:
+def test_a_second_run_changes_nothing_and_one_for_one_engine_retires_the_other(pair: FakeNode) -> None:
     with FakeDockerd(pair) as docker:
         before = tree(pair)
         assert pair.do("run", "--no-daemon", engine=BOTH).process.returncode == 0
@@ -77,7 +77,7 @@ def test_a_second_run_finds_both_right_and_one_that_names_a_single_engine_retire
         assert tree(pair) == before
 
 
-def test_what_is_wrong_with_the_second_ones_file_is_found_before_the_first_is_touched(pair: FakeNode) -> None:
+def test_a_fault_in_the_second_engines_file_is_found_before_the_first_is_touched(pair: FakeNode) -> None:
     pair.write(CONFIG_TOML, "version = 3\n[plugins\n")
     with FakeDockerd(pair) as docker:
         before = tree(pair)
@@ -147,9 +147,7 @@ def test_one_that_fails_at_cleanup_does_not_keep_the_other_from_its_old_files(pa
         assert served(containerd) == set()
 
 
-def test_what_was_learnt_of_an_engine_that_fails_at_cleanup_is_recorded_when_the_other_one_is_done(
-    pair: FakeNode, tmp_path: Path
-) -> None:
+def test_findings_about_an_engine_that_fails_at_cleanup_are_recorded(pair: FakeNode, tmp_path: Path) -> None:
     """Somebody had edited its file: a run that comes after this one has to find that version, and not the first."""
     containerd = FakeContainerd(pair)
     failing = mock.patch.object(Services, "restart", side_effect=ProgramError("systemd does not answer"))

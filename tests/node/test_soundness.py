@@ -103,7 +103,7 @@ def test_a_temporary_file_that_shows_more_than_the_original_is_found(made: Bench
 
 
 @WITH_A_FILE
-def test_content_that_the_receipt_names_counts_for_docker_alone_and_without_the_operators_keys_it_does_not(
+def test_content_in_the_receipt_counts_for_docker_only_and_needs_the_operators_keys(
     made: Bench,
 ) -> None:
     path = made.make.path

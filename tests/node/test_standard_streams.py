@@ -90,7 +90,7 @@ def test_an_answer_is_the_same_where_the_log_finds_no_room(node: FakeNode, comma
 
 @pytest.mark.parametrize("redirection", ["2>/dev/full", ">/dev/full 2>/dev/full"])
 @pytest.mark.parametrize("more", [[], ["--debug", "--log-format", "json"]], ids=" ".join)
-def test_a_log_that_finds_no_room_neither_stops_the_work_nor_changes_what_it_ends_with(
+def test_a_log_without_room_neither_stops_the_work_nor_changes_the_exit_code(
     node: FakeNode, redirection: str, more: list[str]
 ) -> None:
     node.write(DAEMON_JSON, DOCKER)

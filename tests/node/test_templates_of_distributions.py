@@ -51,7 +51,7 @@ def put(node: FakeNode, name: str, **templates: str) -> None:
 
 
 @pytest.mark.parametrize("older", [{}, {"older": BASE}], ids=["one template", "two templates"])
-def test_a_template_that_only_newer_releases_read_is_refused_while_the_release_is_unknown(
+def test_a_template_of_newer_releases_is_refused_while_the_release_is_unknown(
     node: FakeNode, older: dict[str, str]
 ) -> None:
     put(node, "template-created-of-version-2", newest=BASE, **older)
@@ -101,7 +101,7 @@ def test_a_live_k3s_that_goes_on_to_its_older_template_serves_the_handlers(
         assert tree(node, f"{AGENT}/config.toml") == before
 
 
-def test_a_template_that_was_created_for_us_gives_way_to_the_one_that_the_site_writes(node: FakeNode) -> None:
+def test_a_template_that_was_created_for_us_gives_way_to_the_sites_own(node: FakeNode) -> None:
     put(node, "template-created")
     assert node.do("run", "--no-daemon", engine="auto").process.returncode == 0
     theirs = f"{BASE}{runtime(GRPC, 'kata', '/opt/kata')}"
@@ -139,7 +139,7 @@ def test_an_older_template_that_was_named_is_created_with_the_tables_of_its_own_
 # --- an older installer's entries ---
 
 
-def test_entries_of_an_older_installer_around_which_nothing_can_be_edited_keep_the_toolkit(node: FakeNode) -> None:
+def test_an_older_installers_entries_that_cannot_be_edited_keep_the_toolkit(node: FakeNode) -> None:
     mixed = "version = 3\n{{ if .IsRunningInUserNS }}[debug]{{ end }}\n"
     put(node, "template-created", newest=mixed + runtime(RUNTIME, "nvidia", HANDLERS["nvidia"]))
     before = node.read(NEWEST)
@@ -182,7 +182,7 @@ REPEATED = f"\n# Devices\n[plugins.'{RUNTIME}']\n  enable_cdi = true\n"
     ],
     ids=["a table of the base", "its own table", "the base twice", "version", "in a table", "no TOML"],
 )
-def test_a_template_whose_result_containerd_cannot_read_is_refused_before_anything_is_written(
+def test_a_template_whose_result_containerd_cannot_read_is_refused_before_any_write(
     node: FakeNode, name: str, template: str, line: int, why: str
 ) -> None:
     put(node, name, newest=template)
@@ -195,7 +195,7 @@ def test_a_template_whose_result_containerd_cannot_read_is_refused_before_anythi
     assert tree(node) == before
 
 
-def test_a_site_that_breaks_its_template_later_is_left_alone_by_a_run_with_nothing_to_do(node: FakeNode) -> None:
+def test_a_template_that_is_broken_later_is_left_alone_by_a_run_with_nothing_to_do(node: FakeNode) -> None:
     put(node, "template-created", newest=BASE)
     assert node.do("run", "--no-daemon", engine="auto").process.returncode == 0
     node.write(NEWEST, node.read(NEWEST).replace(BASE.encode(), (BASE + REPEATED).encode()))

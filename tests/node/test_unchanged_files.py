@@ -199,7 +199,7 @@ def test_a_source_that_is_exchanged_while_it_is_copied_is_not_believed(own_paylo
     assert node.place(f"{TOOLKIT}/{PROGRAM}").read_bytes() == source.read_bytes()
 
 
-def test_config_toml_is_made_again_when_somebody_edits_it_and_when_other_settings_are_asked_for(node: FakeNode) -> None:
+def test_config_toml_is_written_again_after_an_edit_or_with_other_settings(node: FakeNode) -> None:
     receipt = installed(node)
     ours = node.read(CONFIG)
     assert config_toml(receipt)["sha256"] == hashlib.sha256(ours).hexdigest()

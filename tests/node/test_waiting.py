@@ -98,7 +98,7 @@ def test_a_copy_that_was_only_touched_is_as_good_as_before(node: FakeNode) -> No
 
 
 @pytest.mark.parametrize("damage", [emptied, gone, copy_changed], ids=lambda damage: damage.__name__)
-def test_a_waiting_run_says_once_which_file_of_the_toolkit_was_changed_and_is_not_ready(
+def test_a_waiting_run_logs_once_which_toolkit_file_changed_and_is_not_ready(
     node: FakeNode, tmp_path: Path, damage: Any
 ) -> None:
     ready = tmp_path / "ready"

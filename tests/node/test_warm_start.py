@@ -282,7 +282,7 @@ def test_a_story_goes_the_same_way(bench: Bench, story: Callable[[FakeNode], Ite
     assert warm == anew
 
 
-def test_a_run_that_is_no_idle_process_yet_is_known_as_an_installer_by_what_it_was_started_as(node: FakeNode) -> None:
+def test_a_run_before_its_idle_process_is_known_as_an_installer_by_its_start(node: FakeNode) -> None:
     node.write(DAEMON_JSON, DOCKER)
     with Popen(
         [str(SCRIPTS / "toolkit-installer"), *node.arguments("run", "--no-daemon")], stdout=subprocess.DEVNULL

@@ -222,7 +222,7 @@ def test_a_plain_containerd_that_shows_nothing_is_refused_until_its_file_is_name
         ("kubelet", {}, [], None),
     ],
 )
-def test_a_kubelet_that_shows_no_flags_is_believed_by_what_it_shows_and_else_names_nothing(  # what it shows
+def test_a_kubelet_without_visible_flags_is_believed_by_what_it_shows_only(  # what it shows
     bare: FakeNode, name: str, files: dict[str, str], listens: list[str], socket: str | None
 ) -> None:
     for path, content in files.items():

@@ -37,9 +37,7 @@ def calls_of(made: Bench, deed: Deed) -> list[Call]:
 
 
 @pytest.mark.parametrize("deed", DEEDS, ids=str)
-def test_no_power_cut_can_leave_a_change_without_its_record_or_a_name_without_its_content(
-    made: Bench, deed: Deed
-) -> None:
+def test_no_power_cut_leaves_a_change_without_its_record_or_a_name_without_content(made: Bench, deed: Deed) -> None:
     calls = calls_of(made, deed)
     assert len(calls) > 10
     assert disorder(calls) == []
@@ -51,9 +49,7 @@ def test_nor_can_one_while_an_install_that_was_told_to_stop_is_taken_back(made: 
 
 
 @pytest.mark.parametrize("deed", [deed_of(INSTALL), deed_of(REINSTALL)], ids=str)
-def test_what_a_killed_run_had_renamed_is_on_the_disk_before_the_next_one_has_an_engine_name_it(
-    made: Bench, deed: Deed
-) -> None:
+def test_a_killed_runs_renames_are_on_disk_before_an_engine_names_the_files(made: Bench, deed: Deed) -> None:
     """What is in its place is not made again: only the entries of its folder may not be on the disk yet."""
     before = made.after(made.original, *deed.before)
     done, worlds = made.instants(before, deed.command)
@@ -71,7 +67,7 @@ def test_what_a_killed_run_had_renamed_is_on_the_disk_before_the_next_one_has_an
 
 
 @pytest.mark.parametrize("command", [UNINSTALL, CLEANUP], ids=["uninstall", "cleanup"])
-def test_what_a_killed_run_had_given_back_is_on_the_disk_before_the_next_one_removes_the_toolkit(
+def test_a_killed_runs_reverts_are_on_disk_before_the_next_one_removes_the_toolkit(
     made: Bench, command: Command
 ) -> None:
     """The engine's file that names the toolkit could come back after a power cut."""
@@ -88,7 +84,7 @@ def test_what_a_killed_run_had_given_back_is_on_the_disk_before_the_next_one_rem
             assert flushed in early, f"killed before call {instant}, {calls[instant]}"
 
 
-def test_a_first_install_flushes_a_folder_once_for_files_that_follow_each_other_in_it(made: Bench) -> None:
+def test_a_first_install_flushes_a_folder_once_for_consecutive_files_in_it(made: Bench) -> None:
     """Nobody refers to them before the engine's file does: flushed one by one they cost as many waits for the disk."""
     calls = calls_of(made, deed_of(INSTALL))
     named = [at for at, call in enumerate(calls) if _brings_a_file_of_the_toolkit(call)]
@@ -137,7 +133,7 @@ def left_by_an_older_installer(made: Bench) -> World:
     ],
     ids=["installed", "removed", "killed before", "killed amid", "older"],
 )
-def test_where_the_toolkit_may_be_in_use_each_file_is_on_the_disk_before_the_next_has_its_name(
+def test_in_a_toolkit_in_use_each_file_is_flushed_before_the_next_is_named(
     made: Bench, start: Callable[[Bench], World]
 ) -> None:
     """After a power cut, a new wrapper would stand beside the old program, or none, that it calls."""
@@ -204,9 +200,7 @@ def test_a_receipt_that_comes_too_late_or_goes_too_early_is_found(made: Bench, d
 
 
 @pytest.mark.parametrize("deed", DEEDS, ids=str)
-def test_a_live_engine_is_asked_to_reload_after_its_file_and_before_what_it_no_longer_names_goes(
-    made: Bench, deed: Deed
-) -> None:
+def test_a_live_engine_reloads_after_its_file_and_before_removals_of_what_it_named(made: Bench, deed: Deed) -> None:
     calls = calls_of(made, deed)
     asked = [at for at, call in enumerate(calls) if call.name in ASKING]
     renames = [at for at, call in enumerate(calls) if call.name in RENAMES]
@@ -222,7 +216,7 @@ def test_a_live_engine_is_asked_to_reload_after_its_file_and_before_what_it_no_l
 
 @pytest.mark.parametrize("command", [UNINSTALL, CLEANUP], ids=["uninstall", "cleanup"])
 @pytest.mark.parametrize("reloaded", [True, False], ids=["reloaded", "not reloaded"])
-def test_an_engine_whose_file_somebody_else_gave_back_is_reloaded_only_if_it_still_serves_the_handlers(
+def test_an_engine_that_others_reverted_is_reloaded_only_if_it_serves_the_handlers(
     made: Bench, command: Command, *, reloaded: bool
 ) -> None:
     installed = made.after(made.original, INSTALL)

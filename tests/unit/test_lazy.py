@@ -78,7 +78,7 @@ def test_an_asyncio_that_is_there_already_stays() -> None:
     ],
     ids=["only-named", "used", "its-module", "from-it", "all-loaded", "not-of-it", "none-such"],
 )
-def test_a_module_that_is_put_off_comes_with_its_first_use_or_before_the_node_is_changed(then: str) -> None:
+def test_a_deferred_module_is_loaded_at_its_first_use_or_before_the_node_is_changed(then: str) -> None:
     assert python(STOOD_IN + then) == ""
 
 
@@ -90,13 +90,13 @@ def test_a_module_that_is_put_off_comes_with_its_first_use_or_before_the_node_is
     ],
     ids=["missing", "there-before"],
 )
-def test_a_module_that_is_kept_away_is_missing_for_that_long_unless_it_was_there_before(given: str, then: str) -> None:
+def test_a_blocked_module_is_missing_for_that_long_unless_it_was_loaded_before(given: str, then: str) -> None:
     blocked = f"with lazy.block_import('json'):\n    {then}\n"
     text = f"from toolkit_installer import lazy\n{given}{blocked}import json; json.loads"
     assert python(text) == ""
 
 
-def test_what_is_only_named_has_placeholders_meanwhile_and_is_the_real_one_afterwards() -> None:
+def test_placeholders_stand_for_names_until_the_real_ones_replace_them() -> None:
     assert (
         python(
             "import sys\nfrom toolkit_installer import lazy\n"
@@ -209,7 +209,7 @@ def test_a_pattern_that_is_compiled_when_it_is_used_first_does_what_the_pattern_
         pattern.nothing_of_that_name  # type: ignore[attr-defined]  # noqa: B018
 
 
-def test_a_pattern_that_is_compiled_when_it_is_used_first_can_be_given_to_what_takes_patterns() -> None:
+def test_a_pattern_that_is_compiled_at_its_first_use_is_accepted_where_patterns_are() -> None:
     pattern = lazy.pattern("a+")
     assert isinstance(pattern, re.Pattern)
     assert re.sub(pattern, "-", "baac") == "b-c"

@@ -17,7 +17,7 @@ ALERT = "ToolkitPluginNotConnected"
 
 
 @pytest.mark.skipif(bool(prometheus.missing()), reason="not installed: prometheus and promtool (Debian's prometheus)")
-def test_the_alert_of_a_plugin_that_no_engine_asks_fires_and_resolves_once_the_engine_is_back(
+def test_the_alert_of_an_unused_plugin_fires_and_resolves_when_the_engine_returns(
     containerd: ContainerdEngine, installer: Installer, payload: Path, folder: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -34,7 +34,7 @@ def scheduled(pid: int) -> tuple[int, int]:
 
 
 @pytest.mark.parametrize("containerd", [None, Suite.SID], indirect=True)
-def test_a_hundred_containers_started_at_once_cost_one_answer_each_which_comes_before_their_own_work(
+def test_a_hundred_containers_at_once_cost_one_quick_answer_each(
     containerd: ContainerdEngine, pods: PodContainers, installer: Installer, payload: Path, folder: Path
 ) -> None:
     with Recorder(nri(containerd), folder / "recorder.sock") as recorder:

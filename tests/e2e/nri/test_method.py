@@ -111,9 +111,7 @@ def test_a_pod_that_asks_gets_the_device_and_the_engine_is_never_restarted(node:
 
 
 @NEWER
-def test_the_handlers_go_from_the_files_once_the_plugin_is_served_and_come_again_by_name(
-    node: Node, pods: PodContainers
-) -> None:
+def test_handlers_leave_the_files_once_the_plugin_is_served_and_return_by_name(node: Node, pods: PodContainers) -> None:
     untouched = state_of(node.engine.config)
     node.do("run", "--no-daemon", "--set-as-default=false", *node.asked)
     configured = node.state()
@@ -151,7 +149,7 @@ def refused(node: Node, *words: object) -> str:
 
 
 @NEWER
-def test_where_the_engine_looks_elsewhere_for_what_the_plugin_names_nothing_is_written(node: Node) -> None:
+def test_nothing_is_written_if_the_engine_reads_other_folders_than_the_plugin_names(node: Node) -> None:
     elsewhere = node.engine.folder / "elsewhere"
     assert f"--cdi-output-dir {node.specification.parent} writes it there" in refused(
         node, "--cdi-output-dir", elsewhere
@@ -160,7 +158,7 @@ def test_where_the_engine_looks_elsewhere_for_what_the_plugin_names_nothing_is_w
 
 
 @pytest.mark.parametrize("containerd", [Suite.SID], indirect=True)  # 2.4 has CDI always on, whatever its file says
-def test_with_cdi_off_the_engine_does_not_find_what_the_plugin_names_and_nothing_is_written(
+def test_nothing_is_written_where_cdi_is_off_and_the_plugins_devices_are_not_found(
     node: Node,
 ) -> None:
     engine = node.engine

@@ -106,7 +106,7 @@ def test_under_an_old_name_it_starts_without(
 
 
 @NEWER
-def test_an_engine_that_is_started_anew_is_served_again_and_a_killed_process_is_replaced(
+def test_a_restarted_engine_is_served_again_and_a_killed_process_is_replaced(
     containerd: ContainerdEngine, pods: PodContainers, installer: Installer, payload: Path, folder: Path
 ) -> None:
     ready = folder / "ready"
@@ -147,7 +147,7 @@ def test_a_run_that_is_killed_leaves_no_plugin_and_the_next_serves_one(
     assert not (folder / "nvidia").exists()
 
 
-def test_of_a_hundred_containers_created_at_once_none_is_missed_while_nobody_reads_the_log(
+def test_none_of_a_hundred_containers_is_missed_while_nobody_reads_the_log(
     containerd: ContainerdEngine, pods: PodContainers, installer: Installer, payload: Path
 ) -> None:
     run = waiting(installer, containerd, payload)

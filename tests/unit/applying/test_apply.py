@@ -136,7 +136,7 @@ def fail(applier: Applier, monkeypatch: pytest.MonkeyPatch, error: InstallerErro
     monkeypatch.setattr(applier, "_tried_replacing", lambda made: applier.store.done.append(f"replaced {made}"))  # type: ignore[attr-defined]
 
 
-def test_a_failed_change_is_taken_back_in_reverse_and_the_old_record_keeps_what_is_new(
+def test_a_failed_change_is_rolled_back_in_reverse_and_the_old_record_updated(
     applier: Applier, played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fail(applier, monkeypatch, ConfigurationError("no"))
@@ -146,7 +146,7 @@ def test_a_failed_change_is_taken_back_in_reverse_and_the_old_record_keeps_what_
     assert played.done[2:] == ["back second", "back first", "replaced a", "replaced b", (kept, {})]
 
 
-def test_of_several_failures_an_engine_that_is_down_is_told_and_the_record_says_that_a_change_is_under_way(
+def test_of_several_failures_the_dead_engine_is_raised_and_the_record_says_applying(
     applier: Applier, played: Played, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     down = EngineDownError("down")

@@ -74,7 +74,7 @@ def test_a_node_without_containers_is_idle(played: Played) -> None:
     assert played.look() == ()
 
 
-def test_a_container_through_a_handler_keeps_the_node_busy_and_a_sandbox_or_an_ordinary_one_does_not(
+def test_a_handlers_container_keeps_the_node_busy_and_sandboxes_or_others_do_not(
     played: Played,
 ) -> None:
     played.shim(played.bundle("pause", played.runtime, {"annotations": SANDBOX}))

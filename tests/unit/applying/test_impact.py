@@ -92,9 +92,7 @@ def test_a_unit_that_is_down_is_not_restarted_and_neither_is_what_depends_on_it(
     assert impact(node, monkeypatch, systemd).units == (DependentUnit("up.service", "Requires", UNIT),)
 
 
-def test_a_unit_that_only_a_stop_takes_along_is_none_that_is_restarted_and_nothing_is_for_its_sake(
-    node: Node, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_unit_that_only_a_stop_affects_is_not_named_as_restarted(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     systemd = Systemd({UNIT: {"PropagatesStopTo": "b.service"}, "b.service": {"RequiredBy": "c.service"}})
     found = impact(node, monkeypatch, systemd)
     assert found.units == ()

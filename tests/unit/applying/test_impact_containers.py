@@ -112,7 +112,7 @@ def test_docker_says_itself_how_many_run_and_its_namespace_tells_its_shims(playe
     assert played.found(EngineName.DOCKER, 2, *flags) == RunningContainers(2, 1, ("ml/a",))
 
 
-def test_containers_that_docker_counts_and_nobody_sees_are_not_taken_for_somebody_elses(played: Played) -> None:
+def test_containers_that_only_docker_counts_are_not_taken_for_other_engines(played: Played) -> None:
     found = played.found(EngineName.DOCKER, 2, "--containerd-namespace", played.namespace)
     assert found == RunningContainers(2, unknown="2 containers run, and 0 of them are seen from here")
 

@@ -40,7 +40,7 @@ def said(engine: EngineName, *, by_systemd: bool = True, **changed: object) -> l
     )
 
 
-def test_a_restart_is_told_with_the_units_that_it_takes_along_and_the_pods_of_our_handlers() -> None:
+def test_a_restart_is_described_with_its_units_and_the_pods_of_our_handlers() -> None:
     assert said(EngineName.CONTAINERD) == [
         "containerd is restarted, and its containers keep running.",
         "With it systemd restarts kubelet.service (Requires=containerd.service).",

@@ -182,9 +182,7 @@ SIGNAL = Reload(ReloadMode.SIGNAL)
 SYSTEMD = Reload(ReloadMode.SYSTEMD, "engine.service", restarts=True)
 
 
-def test_a_signalled_engine_reads_explicit_values_and_the_exact_bytes_come_afterwards(
-    node: Node, player: Player
-) -> None:
+def test_a_signalled_engine_reads_explicit_values_and_the_exact_bytes_follow(node: Node, player: Player) -> None:
     switcher(node).make(switch(player, SIGNAL), interruptible=False)
     assert player.heard == [b"explicit " + NEW]
     assert node.files.read(PATH) == NEW
@@ -266,7 +264,7 @@ def test_an_engine_that_would_die_of_the_signal_is_not_signalled_while_installin
     assert player.heard == []
 
 
-def test_an_engine_that_would_die_of_the_signal_has_its_old_file_back_all_the_same_and_no_signal(
+def test_an_engine_that_the_signal_would_end_gets_its_old_file_and_no_signal(
     node: Node, player: Player, logged: io.StringIO
 ) -> None:
     player.dies_of = b"explicit " + NEW
@@ -301,7 +299,7 @@ def test_what_does_not_help_is_done_once_more_where_the_engine_must_come_back(
     assert len(player.heard) == (2 if last_resort else 1)
 
 
-def test_an_engine_that_died_of_the_signal_is_given_up_at_once_and_its_unit_started_on_the_way_back(
+def test_an_engine_that_the_signal_ended_is_given_up_and_started_at_the_rollback(
     node: Node, player: Player, restarts: Restarts
 ) -> None:
     player.dies, restarts.state, restarts.log = True, "inactive", "panic: runtime error"
@@ -397,7 +395,7 @@ def test_a_file_that_says_this_already_is_not_written(node: Node, player: Player
 @pytest.mark.usefixtures("restarts")
 @pytest.mark.parametrize("hides", [True, False])
 @pytest.mark.parametrize("reload", [SIGNAL, SYSTEMD])
-def test_an_engine_that_answers_and_ends_again_and_again_has_not_taken_the_change_over(
+def test_an_engine_that_answers_and_ends_again_and_again_has_not_loaded_the_change(
     node: Node, player: Player, reload: Reload, *, hides: bool
 ) -> None:
     player.crashes, player.hides = 1000, hides
@@ -451,7 +449,7 @@ def awaiting(player: Player, restarts: Restarts, monkeypatch: pytest.MonkeyPatch
     return attention
 
 
-def test_an_engine_that_ends_only_after_this_process_is_not_waited_for_by_a_process_that_is_to_end(
+def test_an_ending_process_does_not_wait_for_an_engine_that_ends_after_it(
     node: Node, player: Player, restarts: Restarts, awaiting: SignalCollector, logged: io.StringIO
 ) -> None:
     work = switcher(node, awaiting, seconds=60)
@@ -462,7 +460,7 @@ def test_an_engine_that_ends_only_after_this_process_is_not_waited_for_by_a_proc
 
 
 @pytest.mark.parametrize("interruptible", [True, False])
-def test_a_change_is_given_up_where_the_engine_ends_only_after_this_process_and_systemd_is_asked_once(
+def test_a_change_of_an_engine_that_ends_after_this_process_is_given_up(
     node: Node, player: Player, restarts: Restarts, awaiting: SignalCollector, *, interruptible: bool
 ) -> None:
     work = switcher(node, awaiting, seconds=60)
@@ -476,7 +474,7 @@ def test_a_change_is_given_up_where_the_engine_ends_only_after_this_process_and_
     assert awaiting.awaited_by == player.process
 
 
-def test_an_engine_that_has_not_ended_yet_gets_a_while_before_it_is_taken_to_wait_for_this_process(
+def test_an_engine_that_still_runs_gets_time_before_it_counts_as_waiting_for_us(
     node: Node, player: Player, restarts: Restarts, awaiting: SignalCollector, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reload, "_END_SECONDS", 60.0)
@@ -505,7 +503,7 @@ def test_an_engine_that_ended_or_that_nobody_stops_by_is_waited_for(
 
 
 @pytest.mark.parametrize("last_resort", [True, False])
-def test_an_engine_that_ends_in_time_is_seen_to_come_back_by_a_process_that_is_to_end(
+def test_an_engine_that_ends_in_time_is_seen_to_return_by_an_ending_process(
     node: Node, player: Player, restarts: Restarts, *, last_resort: bool
 ) -> None:
     attention = SignalCollector()
@@ -516,7 +514,7 @@ def test_an_engine_that_ends_in_time_is_seen_to_come_back_by_a_process_that_is_t
 
 
 @pytest.mark.parametrize("last_resort", [True, False])
-def test_an_engine_that_ends_only_after_its_callers_is_seen_to_come_back_where_nobody_waits_for_this_process(
+def test_an_engine_that_ends_after_its_callers_is_seen_to_return(
     node: Node, player: Player, restarts: Restarts, *, last_resort: bool
 ) -> None:
     work = switcher(node, seconds=60)

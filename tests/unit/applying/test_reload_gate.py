@@ -172,7 +172,7 @@ def test_what_an_earlier_package_wrote_forgave_nothing() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0, 1e4), st.booleans()), max_size=60), st.integers(1, 4), st.integers(1, 1_000))
-def test_however_often_reloads_are_forgiven_no_window_holds_more_than_four_times_the_budget(
+def test_however_often_reloads_are_forgiven_a_window_holds_at_most_four_budgets(
     steps: list[tuple[float, bool]], count: int, seconds: int
 ) -> None:
     known, done = ReloadTimes(), []

@@ -141,7 +141,7 @@ def test_the_column_is_that_of_the_mistake() -> None:
 
 
 @pytest.mark.parametrize("ending", ["}", "}\n", "]", " \n]]\n", "\t} \n"], ids=repr)
-def test_a_comma_too_many_is_told_the_same_whether_python_tells_its_place_or_what_follows(ending: str) -> None:
+def test_a_surplus_comma_is_reported_the_same_by_each_version_of_python(ending: str) -> None:
     text = f'{{\n  "a": 1,{ending}'
     comma, after = text.index(","), len(text) - len(ending.lstrip())
     told = (("Illegal trailing comma before end of object", comma), ("Expecting property name enclosed in", after))

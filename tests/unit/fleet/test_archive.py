@@ -55,7 +55,7 @@ def checked(text: bytes) -> bytes:
     return MAGIC + hashlib.sha256(text).digest() + text
 
 
-def test_an_archive_is_read_as_it_was_written_and_the_same_values_make_the_same_bytes() -> None:
+def test_an_archive_is_read_as_written_and_the_same_values_make_the_same_bytes() -> None:
     content = archive.packed(HEAD, ANSWERS)
     assert content == archive.packed(HEAD, ANSWERS)
     found = archive.read(content, "x")

@@ -36,7 +36,7 @@ def test_an_engine_is_asked_at_a_method_that_its_adapter_has(name: str, seam: Se
     assert callable(vars(place)[method]), name
 
 
-def test_a_read_of_a_file_raises_the_nodes_own_error_and_a_question_to_an_engine_does_not() -> None:
+def test_reading_a_file_raises_the_nodes_own_error_and_querying_an_engine_does_not() -> None:
     says_why = {str(each) for each in seams.SEAMS if each.says_why}
     assert {"node.reading.Reader.read_file", "node.files.find_obstacle", "node.root.is_folder"} <= says_why
     assert not any(each.startswith(("engines.", "driver.")) for each in says_why)

@@ -77,9 +77,7 @@ def test_it_is_asked_for_whom_it_takes_the_pod(api: ApiServer, server: Server) -
     assert (api.review(SECONDS).status, api.review(SECONDS).kind) == (401, "Status")
 
 
-def test_an_answer_says_whose_token_it_was_asked_with_and_what_the_servers_clock_says(
-    api: ApiServer, server: Server
-) -> None:
+def test_an_answer_says_which_token_was_used_and_what_the_servers_clock_says(api: ApiServer, server: Server) -> None:
     now = time.time()
     answer = api.get(NODE_PATH, SECONDS)
     assert answer.date is not None

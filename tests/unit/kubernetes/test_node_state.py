@@ -70,7 +70,7 @@ def test_the_last_taint_goes_with_its_list() -> None:
     assert patch["spec"] == {"taints": None}
 
 
-def test_a_condition_tells_since_when_it_is_so_and_a_status_that_stays_keeps_its_time() -> None:
+def test_a_condition_says_since_when_it_holds_and_an_unchanged_status_keeps_its_time() -> None:
     first = node_state.condition(KIND, DOWN, now="T1", since=node_state.since(None, DOWN, now="T1"))
     worse = NodeState(Reason.DRIFT, "x")
     second = node_state.condition(KIND, worse, now="T2", since=node_state.since(first, worse, now="T2"))

@@ -401,7 +401,7 @@ standings = st.builds(
 
 
 @given(steps, kinds, st.sampled_from([0.0, 0.1, 1.0, 4.9, 20.0]), standings)
-def test_whatever_is_answered_when_it_ends_in_time_and_takes_back_only_what_is_known_to_be_unwanted(
+def test_whatever_is_answered_it_ends_in_time_and_reverts_only_unwanted_nodes(
     changes: list[tuple[float, ApiResponse]], last: ApiResponse, slow: float, standing: CleanupState
 ) -> None:
     ends = list(itertools.accumulate(seconds for seconds, _ in changes))
@@ -428,7 +428,7 @@ def test_whatever_is_answered_when_it_ends_in_time_and_takes_back_only_what_is_k
         assert not back or (own and not in_time)
 
 
-def test_an_api_server_that_takes_five_seconds_a_request_ends_what_a_run_has_installed_unasked() -> None:
+def test_a_slow_api_server_lets_a_run_that_never_learned_more_revert_unasked() -> None:
     """The DaemonSet's, the namespace's and the node's answers take longer than may be asked at the end."""
     slow = Script(lambda _: THERE[DS], lambda _: THERE[DS], 4.9)
     assert slow.unwanted(CleanupState(bare=True))

@@ -97,7 +97,7 @@ def test_one_that_ends_at_each_question_is_no_answer_and_its_last_words_are_told
     pid_of(asked)
 
 
-def test_one_that_does_not_answer_is_killed_with_what_it_started_and_the_next_question_has_another(
+def test_a_silent_child_is_killed_with_its_children_and_the_next_query_has_another(
     asked: Coprocess, hanging: tuple[bytes, int]
 ) -> None:
     first = pid_of(asked)

@@ -81,9 +81,7 @@ def test_a_new_file_has_no_name_until_it_is_whole_and_has_its_mode(files: Files,
     assert stat.S_IMODE(place(files).stat().st_mode) == 0o644
 
 
-def test_without_files_that_have_no_name_a_new_one_is_closed_to_others_until_it_has_its_mode(
-    files: Files, calls: Calls
-) -> None:
+def test_without_unnamed_files_a_new_one_is_closed_to_others_until_it_has_its_mode(files: Files, calls: Calls) -> None:
     calls.errors["create_unnamed"] = errno.EOPNOTSUPP
     seen: list[int] = []
     temporary = place(files).with_name(temporary_name("daemon.json"))
@@ -259,7 +257,7 @@ def test_what_is_no_regular_file_is_refused_and_called_what_it_is(
     assert raised.value.path == PATH
 
 
-def test_a_file_larger_than_any_program_is_none_of_a_toolkits_and_is_not_read_for_ever(files: Files) -> None:
+def test_a_file_larger_than_any_program_is_no_toolkits_and_is_not_read_to_its_end(files: Files) -> None:
     with place(files).open("wb") as stream:
         stream.truncate(8 * 1024**4)
     with mock.patch.object(reading, "_LARGEST", 16 * 1024**2):
@@ -338,7 +336,7 @@ def no_reflink(*_arguments: object) -> None:
     raise OSError(errno.ENOTTY, "")
 
 
-def test_a_copy_that_the_kernel_gives_up_half_way_goes_on_through_memory_where_it_stopped(
+def test_a_copy_that_the_kernel_gives_up_half_way_continues_in_memory(
     files: Files, source: Path, monkeypatch: pytest.MonkeyPatch, told: list[int]
 ) -> None:
     asked: list[int] = []

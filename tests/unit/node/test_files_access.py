@@ -33,7 +33,7 @@ def told(root: Root) -> tuple[str, str | None, int | None]:
     return error.reason, error.path, error.number
 
 
-def test_a_file_that_is_there_and_one_that_is_to_be_made_with_its_folder_have_nothing_in_the_way(root: Root) -> None:
+def test_nothing_blocks_an_existing_file_or_a_new_one_with_its_folder(root: Root) -> None:
     assert files.find_obstacle(root, PATH) is None
     put(root)
     assert files.find_obstacle(root, PATH) is None

@@ -268,9 +268,7 @@ def test_where_every_file_of_the_folder_counts_a_version_that_is_kept_lies_elsew
     assert place(files).read_bytes() == THEIRS
 
 
-def test_a_half_written_version_of_another_run_under_our_temporary_name_is_never_put_in_place(
-    files: Files, calls: Calls
-) -> None:
+def test_another_runs_half_written_file_under_our_temporary_name_is_never_installed(files: Files, calls: Calls) -> None:
     def overtake() -> None:
         place(files, temporary_name("daemon.json")).unlink()
         place(files, temporary_name("daemon.json")).write_bytes(b"hal")

@@ -262,7 +262,7 @@ def test_a_lock_of_roots_is_an_instance_whoever_took_it(files: Files, how: str) 
 
 
 @as_root
-def test_a_strangers_lock_on_the_receipts_folder_is_no_instance_and_the_folder_is_closed(files: Files) -> None:
+def test_a_foreign_lock_on_the_receipts_folder_is_no_instance_and_is_closed(files: Files) -> None:
     folder = Path(files.root.outside("/run"))
     folder.chmod(0o755)
     command = [sys.executable, "-I", "-S", "-c", LOCKER, str(folder), str(STRANGER), ""]
@@ -381,7 +381,7 @@ def test_who_only_looks_at_the_pid_file_takes_no_lock_that_a_starting_run_would_
 
 
 @pytest.mark.parametrize("vanishes, tries", [(9, 10), (99, 10)], ids=["in the end it is there", "it never is"])
-def test_a_folder_that_vanishes_again_and_again_is_made_ten_times_and_then_said_to_be_gone(
+def test_a_folder_that_keeps_vanishing_is_made_ten_times_and_then_reported_as_gone(
     files: Files, monkeypatch: pytest.MonkeyPatch, vanishes: int, tries: int
 ) -> None:
     made: list[str] = []
@@ -441,7 +441,7 @@ def take(files: Files, lock: str) -> None:
 
 
 @pytest.mark.parametrize("lock", ["pid file", "folder"])
-def test_an_instance_that_is_just_being_killed_is_waited_for_and_not_told_to_be_stopped(
+def test_an_instance_that_is_being_killed_is_waited_for(
     files: Files, monkeypatch: pytest.MonkeyPatch, lock: str
 ) -> None:
     locked = of_an_instance(files, lock)

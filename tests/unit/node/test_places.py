@@ -58,7 +58,7 @@ def test_a_mount_keeps_its_name_only_where_its_file_system_bears_that_out(
     assert PathTranslator(Node("/", "/", whole=False)).on_node("/etc/engine/file") == named
 
 
-def test_a_given_path_without_a_name_on_the_node_is_believed_for_files_of_our_own_alone(node: Node) -> None:
+def test_a_path_without_a_name_on_the_node_is_accepted_for_our_own_files_only(node: Node) -> None:
     node.given = ("/nowhere/toolkit.pid",)
     made = PathTranslator(node)
     assert made.seen_here("/nowhere/toolkit.pid") == "/nowhere/toolkit.pid"

@@ -213,7 +213,7 @@ for name in sys.stdin.buffer:
 
 
 @pytest.mark.parametrize("changes, found", [(1, "program-1"), (2, "program-2"), (1000, None)])
-def test_a_process_that_becomes_another_program_is_looked_at_again_until_it_holds_still(
+def test_a_process_that_becomes_another_program_is_inspected_until_it_is_stable(
     changes: int, found: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = [sys.executable, "-I", "-S", "-c", RENAMED]
@@ -334,7 +334,7 @@ def test_all_processes_are_seen_as_psutil_sees_them() -> None:
         assert {pid, os.getpid(), 1} <= seen & known
 
 
-def test_in_one_look_the_names_are_read_once_and_again_once_something_may_have_been_started() -> None:
+def test_within_one_scan_names_are_read_once_and_again_after_a_possible_start() -> None:
     with processes.cache_names():
         assert os.getpid() in dict(processes.names())
         with sleeping() as pid:

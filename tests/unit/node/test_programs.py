@@ -271,7 +271,7 @@ def test_programs_are_found_beneath_the_root_alone(tmp_path: Path) -> None:
     assert Programs(Root(str(tmp_path))).find_program("sh") == "/usr/bin/sh"
 
 
-def test_a_node_without_systemctl_knows_no_unit_and_says_so_when_asked_to_restart_one(tmp_path: Path) -> None:
+def test_a_node_without_systemctl_knows_no_unit_and_says_so_at_a_restart(tmp_path: Path) -> None:
     services = Services(Programs(Root(str(tmp_path))), SystemCalls())
     assert services.knows("docker.service") is False
     assert services.property("docker.service", "Restart") is None

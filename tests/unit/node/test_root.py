@@ -144,7 +144,7 @@ def test_beneath_what_is_not_there_nothing_is_looked_at(root: Root, monkeypatch:
 
 
 @pytest.mark.parametrize("path", ["/etc/docker/", "/etc/docker/.", "/etc/docker/absent/..", "/etc/docker/sub/../."])
-def test_a_path_that_ends_with_no_name_of_its_own_is_not_taken_for_one_that_is_absent(root: Root, path: str) -> None:
+def test_a_path_that_ends_without_a_name_is_not_taken_for_an_absent_one(root: Root, path: str) -> None:
     assert root.canonical(path) == "/etc/docker"
 
 

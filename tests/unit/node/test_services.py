@@ -87,7 +87,7 @@ def test_a_restart_that_fails_without_a_journal_is_told_in_systemds_words(script
         services.restart("containerd.service", seconds=10)
 
 
-def test_of_a_units_log_the_lines_that_tell_of_trouble_are_told_and_not_the_last_ones(
+def test_the_lines_about_trouble_in_a_units_log_are_reported_and_not_the_last_ones(
     scripts: Scripts, services: Services
 ) -> None:
     scripts.script("journalctl", "cat <<'E'\nlevel=warning msg=b\n\npanic: c\nlevel=info msg=d\nStarted it.\nE")

@@ -131,9 +131,7 @@ def test_an_engine_that_ends_says_so() -> None:
 
 @pytest.mark.parametrize("method", ["Configure", "Synchronize", "CreateContainer"])
 @pytest.mark.parametrize("payload", [b"\xff", engine.field(1, b"\xff\xff") + b"\x0a\x7f", b"\x0b"])
-def test_a_call_that_cannot_be_read_is_an_error_to_the_engine_and_the_next_is_answered(
-    method: str, payload: bytes
-) -> None:
+def test_an_unreadable_call_is_an_error_to_the_engine_and_the_next_is_answered(method: str, payload: bytes) -> None:
     made = session()
     sent, events = made.receive(engine.request(5, method, payload) + engine.create(7, "default", {}))
     answers = engine.answers(sent)
@@ -142,7 +140,7 @@ def test_a_call_that_cannot_be_read_is_an_error_to_the_engine_and_the_next_is_an
     assert [type(event) for event in events] == [Malformed]
 
 
-def test_a_container_whose_annotations_are_no_text_is_not_created_without_being_judged() -> None:
+def test_a_container_with_annotations_that_are_no_text_is_never_created_unjudged() -> None:
     note = engine.field(6, engine.field(1, DOMAIN) + engine.field(2, b"management.nvidia.com/gpu=\xff"))
     sent, _ = session().receive(engine.request(5, "CreateContainer", engine.field(1, note)))
     assert engine.answers(sent)[5][0] == 3

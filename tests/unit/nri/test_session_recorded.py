@@ -44,7 +44,7 @@ def test_all_else_is_answered_as_the_peer_does() -> None:
     assert [ours[call] for call in first] == [theirs[call] for call in first]
 
 
-def test_strictly_who_may_not_have_them_is_refused_and_the_others_are_answered_the_same() -> None:
+def test_strict_rules_refuse_forbidden_containers_and_answer_the_others_alike() -> None:
     given, strict = engine.given(BY_ENGINE, BY_PEER), engine.given(BY_ENGINE, engine.ours(BY_ENGINE, lenient=False))
     assert {name for name, (code, _) in strict.items() if code} == {"thief", "both"}
     same = {"plain", "bare", "pod", "own", "others", "unknown", "operand"}

@@ -50,7 +50,7 @@ STANDING = [
 
 
 @pytest.mark.parametrize("content, known, base, note", STANDING)
-def test_whatever_stands_there_is_replaced_and_only_what_is_somebody_elses_is_told_of_and_comes_back(
+def test_any_specification_is_replaced_and_only_a_foreign_one_noted_and_kept(
     content: bytes | None, known: Receipt | None, base: bytes | None, note: str
 ) -> None:
     (work,) = plan_specifications(facts(content), known, FOLDER, Generated(PATH, NEWER))

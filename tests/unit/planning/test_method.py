@@ -121,7 +121,7 @@ def test_cdi_that_is_on_by_our_edit_alone_would_be_off_once_the_plugin_is_the_wa
 
 
 @pytest.mark.parametrize("way", [GOOD, DOWN, found(folders=None, reads_it=False)], ids=["on", "down", "mum"])
-def test_the_plugin_is_served_where_the_engine_reads_the_specification_or_nothing_tells_that_it_does_not(
+def test_the_plugin_is_served_unless_the_engine_does_not_read_the_specification(
     way: CdiSupport,
 ) -> None:
     assert choose_method(Method.NRI, (way,)) == Choice(Method.NRI)

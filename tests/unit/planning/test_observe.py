@@ -49,7 +49,7 @@ def test_an_engine_has_read_a_file_only_if_it_was_started_well_after_its_last_ch
     assert has_read_files(inspection(started, *changed), None) is read
 
 
-def test_the_process_that_was_there_at_the_change_has_not_read_it_whatever_the_clock_says() -> None:
+def test_the_process_of_the_time_of_the_change_has_not_read_it_whatever_the_clock() -> None:
     seen = inspection(NOW - HOUR, NOW - 2 * HOUR)
     assert seen.process is not None
     unread = EngineRecord(EngineName.DOCKER, "/run/x.sock", None, (), None, (), unread_by=seen.process.identity)

@@ -32,7 +32,7 @@ def work(content: bytes | None, target: bytes | None, now: LiveState | None, mod
 GOOD = live({"runc": None, "nvidia": PATH}, "nvidia")
 
 
-def test_what_the_engine_takes_over_at_a_restart_only_is_a_reason_where_it_is_restarted_at_all() -> None:
+def test_a_change_that_needs_a_restart_counts_only_if_the_engine_is_restarted() -> None:
     inspection = Inspection("/run/x.sock", (EngineFile("role", "/etc/x", None),), GOOD)
     goals = DesiredState((DesiredFile(inspection.files[0], None, None),), SERVED, "nvidia", restart_why="for CDI")
     for reload, why in (
@@ -193,7 +193,7 @@ def configured_in(path: str) -> plan.EngineWork:
         pytest.param(recorded(OLD_PLACE, None, OURS, name=EngineName.CRIO), False, id="it is another engine's"),
     ],
 )
-def test_an_engine_is_taken_for_moved_where_something_of_ours_may_stand_in_a_file_that_is_none_of_its_own_now(
+def test_an_engine_counts_as_moved_if_a_file_it_no_longer_has_may_hold_our_entries(
     record: EngineRecord, *, is_moved: bool
 ) -> None:
     assert plan.find_moved_engine([record], [configured_in(NEW)]) == (record if is_moved else None)

@@ -179,7 +179,7 @@ def test_a_shim_that_has_not_started_its_container_yet_holds_nothing(
 
 
 @pytest.mark.parametrize("state", toolkit_users.STATE_FOLDERS)
-def test_a_container_whose_shim_and_engine_are_gone_holds_the_toolkit_that_deletes_it(node: Node, state: str) -> None:
+def test_a_container_without_shim_and_engine_holds_the_toolkit_that_deletes_it(node: Node, state: str) -> None:
     tasks = Path(node.root.folder) / state[1:] / TASKS
     bundle(tasks, "orphan")
     bundle(tasks, "ordinary", "runc")
@@ -230,7 +230,7 @@ def test_a_conmon_holds_the_toolkit_for_its_container(node: Node, start: Started
 
 
 @pytest.mark.parametrize("name", ["conmon", "containerd-shim-runc-v2"])
-def test_what_watches_a_container_and_has_wiped_its_command_line_may_hold_the_toolkit(
+def test_a_container_monitor_with_a_wiped_command_line_may_hold_the_toolkit(
     node: Node, start: Started, name: str
 ) -> None:
     pid = start(name, "-r", "/usr/bin/runc", "-c", "c0ffee")
@@ -264,7 +264,7 @@ class Adapter:
     ],
     ids=["offers-it", "offers-something-else", "hangs", "starts"],
 )
-def test_an_engine_with_a_wiped_command_line_and_an_odd_socket_is_asked_on_each_that_it_has(  # what it has and says
+def test_an_engine_with_a_wiped_command_line_is_queried_on_each_of_its_sockets(  # what it has and says
     node: Node, monkeypatch: pytest.MonkeyPatch, sockets: list[str], answers: str, runs: str, held: str | None
 ) -> None:
     me = processes.inspect_process(os.getpid())
@@ -293,7 +293,7 @@ def test_a_cdi_specification_that_names_the_toolkit_holds_it(node: Node) -> None
     assert "/etc/cdi/nvidia.yaml" in held
 
 
-def test_a_cdi_specification_that_is_too_large_to_read_holds_the_toolkit_and_fails_nothing(node: Node) -> None:
+def test_a_cdi_specification_that_is_too_large_to_read_holds_the_toolkit(node: Node) -> None:
     folder = Path(node.root.folder) / "var/run/cdi"
     folder.mkdir(parents=True)
     with (folder / "large.json").open("wb") as file:
@@ -315,7 +315,7 @@ def test_what_only_the_hosts_root_shows_holds_the_toolkit_too(tmp_path: Path) ->
     assert toolkit_users.list_users(Node(str(seen), str(host)), TOOLKIT) == []
 
 
-def test_bundles_that_this_user_may_not_look_at_hold_the_toolkit_rather_than_fail_the_cleanup(
+def test_unreadable_bundles_hold_the_toolkit_instead_of_failing_the_cleanup(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refused(_reader: Reader, path: str) -> list[str]:
@@ -329,7 +329,7 @@ def test_bundles_that_this_user_may_not_look_at_hold_the_toolkit_rather_than_fai
     ]
 
 
-def test_an_engine_whose_socket_this_user_may_not_look_at_holds_the_toolkit_rather_than_fail_the_cleanup(
+def test_an_engine_with_an_unreadable_socket_holds_the_toolkit_instead_of_failing(
     node: Node, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
     canonical = Reader.canonical
@@ -346,9 +346,7 @@ def test_an_engine_whose_socket_this_user_may_not_look_at_holds_the_toolkit_rath
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="another user's process is needed: run as root")
-def test_a_shim_that_this_user_may_not_look_at_holds_the_toolkit_rather_than_fail_the_cleanup(
-    node: Node, start: Started
-) -> None:
+def test_an_unreadable_shim_holds_the_toolkit_instead_of_failing_the_cleanup(node: Node, start: Started) -> None:
     pid = start("containerd-shim-runc-v2", "-id", "x")
     expected = f"the container of PID {pid} (this user may not look, root may) may run with it"
     assert expected in seen_by_nobody(node)

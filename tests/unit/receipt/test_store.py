@@ -77,7 +77,7 @@ def found(root: Path, path: str) -> dict[str, bytes]:
         (None, None, {}),
     ],
 )
-def test_the_version_that_nobody_may_lose_is_in_its_place_and_nothing_of_ours_beside_it(
+def test_the_version_that_must_not_be_lost_is_in_place_without_files_of_ours(
     root: Path, node: Node, present: bytes | None, displaced: bytes | None, expected: dict[str, bytes]
 ) -> None:
     put(root, DOCKER, {"{}": present, SWAP: displaced, TEMPORARY: b"half"})
@@ -87,7 +87,7 @@ def test_the_version_that_nobody_may_lose_is_in_its_place_and_nothing_of_ours_be
     assert found(root, DOCKER) == expected
 
 
-def test_where_an_engine_reads_every_file_of_the_folder_a_second_version_is_quarantined(root: Path, node: Node) -> None:
+def test_a_second_version_is_quarantined_if_the_engine_reads_the_whole_folder(root: Path, node: Node) -> None:
     put(root, CRIO, {"{}": NEWER, SWAP: THEIRS})
     store.recover(node, receipt(State.APPLYING, CRIO, EngineName.CRIO), STORE)
     assert found(root, CRIO) == {"99-nvidia.conf": NEWER}

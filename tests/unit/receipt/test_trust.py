@@ -137,7 +137,7 @@ def test_a_file_of_an_unusual_name_is_believed_by_what_is_in_it(
             load(root, receipt)
 
 
-def test_a_folder_in_the_place_of_a_recorded_file_is_for_the_one_who_needs_the_file_to_refuse(root: Path) -> None:
+def test_a_folder_in_place_of_a_recorded_file_is_left_to_the_reader_to_refuse(root: Path) -> None:
     (root / UNUSUAL[1:]).mkdir()
     receipt = msgspec.structs.replace(HONEST, engines=(engine(file(UNUSUAL)),))
     assert load(root, receipt) == receipt
@@ -164,9 +164,7 @@ def test_a_file_of_any_name_is_the_engines_where_the_engine_reads_every_file(roo
 
 
 @pytest.mark.parametrize("trace", [b"runtimes", b"imports", b"hooks_dir", TOOLKIT.encode()])
-def test_a_text_of_ours_is_known_by_any_of_its_traces_and_a_specification_by_the_toolkit_alone(
-    root: Path, trace: bytes
-) -> None:
+def test_our_text_is_known_by_any_trace_and_a_specification_by_the_toolkit_only(root: Path, trace: bytes) -> None:
     (root / DOCKER[1:]).write_bytes(trace)
     receipt = msgspec.structs.replace(HONEST, engines=(engine(file(written=trace)),))
     assert load(root, receipt) == receipt

@@ -128,7 +128,7 @@ def test_what_may_not_be_taken_back_is_not_tried_twice(
     assert LEFT in logged.getvalue()
 
 
-def test_an_event_of_a_daemon_set_that_is_gone_holds_nothing_up_and_is_no_reason_for_a_warning_of_what_is_left(
+def test_an_event_of_a_deleted_daemon_set_delays_nothing_and_causes_no_warning(
     server: Server, pauses: list[float], logged: io.StringIO
 ) -> None:
     told = all_of_it(report(server, stopping=False, retaint=True))

@@ -11,7 +11,7 @@ from toolkit_installer.settings import Settings
 from toolkit_installer.waiting.readiness import Readiness
 
 
-def test_metrics_are_not_written_of_a_look_that_failed_before_it_is_known_how_the_node_stands(tmp_path: Path) -> None:
+def test_a_failed_inspection_writes_metrics_only_once_the_status_is_known(tmp_path: Path) -> None:
     file = tmp_path / "it.prom"
     settings, node = Settings(metrics_textfile=str(file)), Node.open(str(tmp_path), "/host")
     telling, error = RunReports(settings, node), ConfigurationError("the file is broken")

@@ -18,7 +18,7 @@ from toolkit_installer.settings import EngineName, EngineSettings, Settings
 
 
 @pytest.mark.parametrize("name", registry.names())
-def test_an_engine_whose_distribution_cannot_be_told_is_cleaned_up_by_what_was_asked_for(
+def test_an_engine_of_an_unknown_distribution_is_cleaned_up_by_the_given_settings(
     name: EngineName, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: object) -> Any:

@@ -28,7 +28,7 @@ RECEIPT = Receipt(State.INSTALLED, "1", FOLDER, (), (), "/run/toolkit.pid", (), 
 @pytest.mark.parametrize(
     "staying, going", [((), {"nvidia", "nvidia-cdi"}), (("nvidia",), {"nvidia-cdi"}), (("nvidia", "nvidia-cdi"), set())]
 )
-def test_pods_of_a_handler_that_the_engine_has_again_soon_are_no_reason_to_leave_it_as_it_is(
+def test_pods_of_a_handler_that_returns_soon_are_no_reason_to_leave_the_engine_alone(
     monkeypatch: pytest.MonkeyPatch, staying: tuple[str, ...], going: set[str]
 ) -> None:
     asked: list[set[str]] = []
@@ -49,7 +49,7 @@ def test_pods_of_a_handler_that_the_engine_has_again_soon_are_no_reason_to_leave
 
 
 @pytest.mark.parametrize("ends_after_us, words", [(True, "ends only after this process"), (False, "DOES NOT ANSWER")])
-def test_an_engine_that_ends_only_after_this_process_is_not_waited_for_and_keeps_its_handlers(
+def test_an_engine_that_ends_after_this_process_keeps_its_handlers(
     monkeypatch: pytest.MonkeyPatch, *, ends_after_us: bool, words: str
 ) -> None:
     asked: list[None] = []

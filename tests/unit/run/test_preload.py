@@ -92,7 +92,7 @@ def test_what_any_function_imports_is_there_before_the_node_is_changed() -> None
     assert late - there(OF_A_POD) == set()
 
 
-def test_all_of_the_program_is_there_before_the_node_is_changed_but_what_starts_threads() -> None:
+def test_all_of_the_program_is_loaded_before_a_change_except_what_starts_threads() -> None:
     modules = {name for name in trees() if not f"{name}.".startswith("toolkit_installer.nri.")}  # it changes nothing
     found = there(OF_A_POD)
     assert modules - found == OF_CHILDREN | preload.READ_ONLY_MODULES

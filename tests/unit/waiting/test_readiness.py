@@ -64,7 +64,7 @@ def test_all_that_is_wrong_is_said_in_one_line_and_the_ready_file_goes(
 @pytest.mark.parametrize(
     "receipt", [None, msgspec.structs.replace(INSTALLED, state=State.APPLYING)], ids=["no", "half"]
 )
-def test_a_node_that_is_not_installed_is_not_ready_though_no_engine_has_anything_wrong(
+def test_a_node_that_is_not_installed_is_not_ready_even_if_no_engine_has_a_fault(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO, receipt: Receipt | None
 ) -> None:
     node = Asked(tmp_path, monkeypatch, EngineAnswers())

@@ -157,7 +157,7 @@ def held_back() -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.05, None])
-def test_what_a_child_tells_wakes_it_where_the_run_holds_that_back_and_no_change_is_forgotten(
+def test_a_childs_message_wakes_a_run_that_blocks_it_and_no_change_is_forgotten(
     seconds: float | None,
 ) -> None:
     assert waited(1000.0, seconds, [], held_back) == idling.CHILD

@@ -172,9 +172,7 @@ def test_a_daemon_that_may_not_be_looked_at_says_nothing(me: Process) -> None:
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
-def test_a_root_file_that_crio_does_not_read_and_whose_folder_has_no_effect_either_is_known(
-    tmp_path: Path, me: Process
-) -> None:
+def test_a_root_file_that_crio_ignores_and_whose_folder_has_no_effect_is_detected(tmp_path: Path, me: Process) -> None:
     for name in ("etc/crio.conf.d", "typo"):
         (tmp_path / name).mkdir(parents=True)
     arguments = ("crio", "--config", f"{tmp_path}/etc/crio.conf", "--config-dir", f"{tmp_path}/etc/crio.conf.d")

@@ -151,7 +151,7 @@ def test_an_engine_that_names_no_image_leaves_all_unknown_and_no_pod(runtime: Ru
     assert (runtime.made, runtime.pods) == ([], {})
 
 
-def test_only_a_handler_that_is_to_show_gpus_is_asked_for_them_and_one_without_is_named(
+def test_only_handlers_that_should_show_gpus_are_tried_for_them(
     runtime: Runtime, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(canaries, "describe_missing_gpus", lambda pid: f"the process {pid} has none")
@@ -160,7 +160,7 @@ def test_only_a_handler_that_is_to_show_gpus_is_asked_for_them_and_one_without_i
     assert variables == [[("NVIDIA_VISIBLE_DEVICES", "all")], [("NVIDIA_VISIBLE_DEVICES", "void")]]
 
 
-def test_a_handler_that_the_engine_does_not_start_is_named_in_its_words_and_the_next_is_tried(runtime: Runtime) -> None:
+def test_a_handler_that_the_engine_cannot_start_is_quoted_and_the_next_is_tried(runtime: Runtime) -> None:
     words = 'no runtime for "broken" is configured'
     runtime.refuses = lambda method, request: (
         Refusal(grpc.StatusCode.UNKNOWN, words)

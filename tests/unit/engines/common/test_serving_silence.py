@@ -66,7 +66,7 @@ def test_an_error_that_libraries_have_wrapped_is_said_in_words(error: BaseExcept
     ],
     ids=["refused", "reset", "too late", "the engine's own", "no CRI"],
 )
-def test_what_grpc_says_of_a_socket_is_said_in_words_and_what_the_engine_says_is_left(said: str, words: str) -> None:
+def test_grpcs_messages_about_a_socket_are_reworded_and_the_engines_are_kept(said: str, words: str) -> None:
     assert cri.simplify_error(said) == words
 
 

@@ -294,7 +294,7 @@ def test_a_root_that_is_not_there_is_made_for_the_daemon_that_runs() -> None:
     assert not any("imports" in document for document in versions.values())  # no daemon imports any without a file
 
 
-def test_a_relative_import_is_looked_for_beside_the_file_that_the_daemon_was_started_with() -> None:
+def test_a_relative_import_is_resolved_next_to_the_file_of_the_daemons_start() -> None:
     root = b'imports = ["conf.d/*.toml"]\n' + ROOT_3
     path = "/srv/containerd/conf.d/99-nvidia.toml"
     files = (file(ROOT_ROLE, "/srv/containerd/config.toml", root), file(DROP_IN_ROLE, path, None))
@@ -326,7 +326,7 @@ OTHERS = ImportedFile(
 
 
 @pytest.mark.parametrize("release", ["1.7.24", "1.6.33", None])
-def test_an_imported_file_that_cannot_be_edited_and_says_nothing_of_runtimes_is_no_obstacle(
+def test_an_imported_file_that_cannot_be_edited_and_has_no_runtimes_is_no_obstacle(
     release: str | None,
 ) -> None:
     live = None if release is None else LiveState(release, {"runc": None}, "runc")

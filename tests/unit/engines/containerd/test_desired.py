@@ -65,9 +65,7 @@ def test_cleanup_gives_every_byte_back(case: Case, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("case", INSTALLED, ids=str)
-def test_after_somebody_elses_edit_nothing_of_ours_is_left_and_nothing_of_theirs_is_gone(
-    case: Case, tmp_path: Path
-) -> None:
+def test_after_an_operators_edit_nothing_of_ours_is_left_and_nothing_of_theirs_gone(case: Case, tmp_path: Path) -> None:
     edited = taken_back(make(case, tmp_path), touched=True)
     assert edited
     for before, left in edited.values():

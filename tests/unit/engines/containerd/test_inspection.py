@@ -19,7 +19,7 @@ from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
 SOCKET = "/run/containerd/containerd.sock"
 
 
-def test_what_is_imported_from_the_folder_of_the_drop_in_is_read_where_that_folder_is_mounted(tmp_path: Path) -> None:
+def test_imports_from_the_drop_ins_folder_are_read_where_that_folder_is_mounted(tmp_path: Path) -> None:
     """Otherwise a handler that somebody else's drop-in registers would be taken for missing."""
     files = {
         "/etc/containerd/config.toml": 'version = 2\nimports = ["/host/conf.d/*.toml"]\n',

@@ -178,9 +178,7 @@ def test_an_override_is_merged_into_what_is_nested(version: int) -> None:
 
 
 @pytest.mark.parametrize("version, left", [(1, V1), (2, V1), (3, V2), (4, V2)])
-def test_a_runtime_type_that_is_gone_from_2_0_is_in_no_file_that_only_such_a_daemon_reads(
-    version: int, left: str
-) -> None:
+def test_a_runtime_type_removed_in_2_0_is_in_no_file_of_later_versions(version: int, left: str) -> None:
     assert made(version, {"runc": {"runtime_type": V1}})["runtime_type"] == left
 
 
@@ -335,7 +333,7 @@ def test_a_drop_in_that_was_named_where_none_is_read_is_said_to_be_unused(way: A
     assert any(note.startswith("/c/d/mine.toml is not used") for note in said)
 
 
-def test_the_old_kind_of_default_is_written_into_a_drop_in_of_version_1_and_else_said_to_be_unused() -> None:
+def test_the_old_kind_of_default_is_written_in_version_1_or_reported_as_unused() -> None:
     asked = EngineSettings(use_legacy_config=True)
     for version in VERSIONS:
         request = Request(

@@ -117,7 +117,7 @@ def asked(  # all that a trial depends on
     containerd_trial.try_out(Node("/"), inspection, DesiredState(files, served, default))
 
 
-def test_the_binary_is_asked_what_it_makes_of_the_generated_file_without_and_with_the_drop_in(binary: Binary) -> None:
+def test_the_binary_dumps_the_generated_file_without_and_with_the_drop_in(binary: Binary) -> None:
     try_out(None, DROP_IN, "nvidia")
     without, with_us = binary.runtimes()
     assert (list(without), sorted(with_us), with_us["nvidia"]) == (["runc"], ["nvidia", "runc"], HANDLER)

@@ -165,7 +165,7 @@ def lent(source: str, *files: str) -> dict[str, Any]:
     )
 
 
-def test_what_a_running_crio_prints_lends_what_it_says_of_the_runtime_that_was_the_default_before_us() -> None:
+def test_the_configuration_of_a_running_crio_lends_settings_of_the_default_before_us() -> None:
     table = lent(LIVE)
     ((_, entry),) = crio_config.entries(table, [NVIDIA])
     assert entry == {

@@ -76,7 +76,7 @@ def test_what_somebody_added_since_stays_beside_what_stood_there_before() -> Non
     assert FOLDER.encode() not in second.base
 
 
-def test_a_drop_in_that_crio_would_not_read_is_refused_with_the_reason_that_was_found() -> None:
+def test_a_drop_in_that_crio_would_not_read_is_refused_with_the_reason() -> None:
     why = "CRI-O reads only what lies in /etc/crio/crio.conf.d"
     files = (_file(ROOT_ROLE, ROOT, CONFIGURED), _file(DROP_IN_ROLE, "/srv/99-nvidia.toml", None))
     with pytest.raises(ConfigurationError) as refused:

@@ -53,9 +53,7 @@ def says(kind: str, name: str | None, *, lesser: bool = False) -> Evidence:
         ([says("file", "docker-rootless"), says("file", "docker")], "docker"),
     ],
 )
-def test_the_strongest_kind_decides_and_docker_outweighs_the_containerd_that_it_brought(
-    seen: list[Evidence], decided: str
-) -> None:
+def test_the_strongest_kind_decides_and_docker_outweighs_its_own_containerd(seen: list[Evidence], decided: str) -> None:
     found = choose(seen).row
     assert found is BY_NAME[decided]
 
@@ -80,7 +78,7 @@ def started(*arguments: str) -> Process:
     ],
     ids=["its-own", "its-own-in-two-words", "none", "not-running"],
 )
-def test_a_distributions_file_gives_way_to_its_process_and_both_give_way_to_the_one_that_was_named(
+def test_a_distributions_process_outweighs_its_file_and_a_named_one_outweighs_both(
     node: Node, arguments: tuple[str, ...] | None, config: str | None, asked: str | None
 ) -> None:
     row = BY_NAME["k0s"]
@@ -220,7 +218,7 @@ def test_the_files_of_a_kubelets_folder_are_told_by_their_whole_paths(tmp_path: 
     "name, recognised, said",
     [("containerd", False, False), ("containerd", True, True), ("k3s", False, True), ("k3s", True, True)],
 )
-def test_it_is_said_which_engine_was_recognised_and_not_one_that_was_named_and_is_as_usual(
+def test_the_log_names_a_recognised_engine_unless_it_was_given_or_is_the_usual_one(
     logged: io.StringIO, name: str, *, recognised: bool, said: bool
 ) -> None:
     row = BY_NAME[name]

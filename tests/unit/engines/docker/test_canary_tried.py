@@ -157,7 +157,7 @@ def test_the_image_holds_what_the_container_is_told_to_run(dockerd: Dockerd) -> 
     assert member.mode & 0o111 == 0o111
 
 
-def test_only_a_handler_that_is_to_show_gpus_is_asked_for_them_and_one_without_is_named(
+def test_only_handlers_that_should_show_gpus_are_tried_for_them(
     dockerd: Dockerd, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(canaries, "describe_missing_gpus", lambda pid: f"the process {pid} has none")
@@ -165,7 +165,7 @@ def test_only_a_handler_that_is_to_show_gpus_is_asked_for_them_and_one_without_i
     assert [each["Env"] for each in dockerd.asked] == [["NVIDIA_VISIBLE_DEVICES=all"], ["NVIDIA_VISIBLE_DEVICES=void"]]
 
 
-def test_a_handler_that_dockerd_does_not_start_is_named_in_its_words_and_the_next_is_tried(dockerd: Dockerd) -> None:
+def test_a_handler_that_dockerd_cannot_start_is_quoted_and_the_next_is_tried(dockerd: Dockerd) -> None:
     dockerd.refuses["broken"] = "unable to start: exec format error"
     assert tried(dockerd, {"broken": False, "nvidia": False}) == Trials(
         {"broken": "unable to start: exec format error"}

@@ -50,7 +50,7 @@ def test_cdi_that_the_command_line_turns_on_is_not_repeated_in_the_file(flags: t
 
 
 @pytest.mark.parametrize("flags", [("--feature", "buildkit"), ("--feature=cdi=false",)])
-def test_features_of_the_command_line_without_cdi_are_refused_before_dockerd_refuses_to_start(
+def test_command_line_features_without_cdi_are_refused_before_dockerd_does(
     flags: tuple[str, ...],
 ) -> None:
     with pytest.raises(ConfigurationError, match="takes no file that repeats a flag"):

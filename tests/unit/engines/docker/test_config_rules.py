@@ -143,7 +143,7 @@ def test_an_old_dockerd_may_be_signalled_on_a_file_without_an_alias(content: byt
 
 
 @pytest.mark.parametrize("version", OLD)
-def test_a_default_that_ends_dockerd_at_a_signal_is_refused_with_its_line_and_with_what_to_do(version: str) -> None:
+def test_a_default_that_ends_dockerd_at_a_signal_is_refused_with_its_line(version: str) -> None:
     content = b'{\n"debug": true,\n"default-runtime": "io.containerd.runc.v2"}'
     with pytest.raises(ConfigurationError, match=r"'io\.containerd\.runc\.v2'") as caught:
         DockerLiveState(version, {}, None).refuse_signal(b'{"default-runtime":"io.containerd.runc.v2"}', content)
