@@ -19,7 +19,7 @@ from tests.e2e.hosts.machine import Machine
 from tests.support.built import go_tools
 from tests.support.built.go_tools import Tool
 from tests.support.built.releases import Suite
-from tests.support.engines.cri_client import calls_command
+from tests.support.engines.cri_client import COMMAND
 from tests.support.engines.crio import running_config
 from tests.support.engines.daemons import cri_status
 
@@ -93,8 +93,8 @@ def _damaged_docker(text: str) -> str:
 
 
 def _cri_version(machine: Machine, socket: str) -> str:
-    asked = json.dumps(["Version", {}, []]) + "\n"
-    done = machine.host.run(*calls_command(socket, _SECONDS), given=asked)
+    query = json.dumps([socket, _SECONDS, ["Version", {}, []]]) + "\n"
+    done = machine.host.run(*COMMAND, given=query)
     told = str(json.loads(done.stdout)["fields"][_RUNTIME_VERSION])
     return told.removeprefix("v").removesuffix("+unknown")  # the revision it was built from
 

@@ -1,4 +1,4 @@
-"""The CRI of a live engine, asked by a program of its own: grpc's threads stay out of the test process."""
+"""The CRI of a live engine, queried by a program of its own: grpc's threads stay out of the test process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import Any
 from tests.support import coprocess
 
 _POLL = 0.05
-_PROGRAM = Path(__file__).with_name("cri_program.py")
+COMMAND = (sys.executable, str(Path(__file__).with_name("cri_program.py")))
+"""The program that queries sockets, and says how in its docstring."""
 _BEGINS = "server is not initialized yet"
 """What containerd's CRI says while the rest of it is up already, and systemd takes the unit for started."""
 _AWAY = (": UNAVAILABLE: ", _BEGINS)
@@ -22,22 +23,18 @@ class CriStatusError(Exception):
     """A CRI did not answer in time; the message has grpc's words."""
 
 
-def calls_command(socket: str | Path, seconds: float) -> list[str]:
-    """Return the command that makes calls, see cri_program.py; one of them may take so long."""
-    return [sys.executable, str(_PROGRAM), "calls", str(socket), str(seconds)]
-
-
 def status(socket: Path, seconds: float) -> dict[str, Any]:
     """Return the verbose Status of the CRI on a socket as cri_program.py tells it. Raises CriStatusError.
 
     One that has only begun is asked again, for as long as an answer may take.
     """
     deadline = time.monotonic() + seconds
-    with coprocess.lent(sys.executable, _PROGRAM, "statuses") as program:
-        told: dict[str, Any] = program.ask([str(socket), seconds])
+    query = [str(socket), seconds, None]
+    with coprocess.lent(*COMMAND) as program:
+        told: dict[str, Any] = program.ask(query)
         while _BEGINS in told.get("error", "") and time.monotonic() < deadline:
             time.sleep(_POLL)
-            told = program.ask([str(socket), seconds])
+            told = program.ask(query)
     if "error" in told:
         raise CriStatusError(f"{socket}: {told['error']}")
     return told
@@ -60,17 +57,21 @@ class CriClient:
 
         `seconds`: how long one call may take. `as_kubelet`: who looks for a kubelet and its endpoint finds this.
         """
+        self._socket, self._seconds = str(socket), seconds
         self._error, self._away = error, away or error
         flags = [f"--container-runtime-endpoint=unix://{socket}"] if as_kubelet else []
-        self._caller = coprocess.Program([*enter, *calls_command(socket, seconds), *flags])
+        self._caller = coprocess.Program([*enter, *COMMAND, *flags])
 
     def call(self, method: str, request: dict[int, Any], *way: int) -> dict[str, str]:
         """Return the fields of the message in the answer that `way` leads to (cri_program.py)."""
-        return self._fields(self._caller.ask([method, request, way]))
+        return self._fields(self._ask([method, request, way]))
 
     def together(self, chains: Sequence[Sequence[Any]]) -> list[dict[str, str]]:
         """Begin chains of calls at once, and return what the first call of each answered (cri_program.py)."""
-        return [self._fields(answer) for answer in self._caller.ask(chains)] if chains else []
+        return [self._fields(answer) for answer in self._ask(chains)] if chains else []
+
+    def _ask(self, what: Any) -> Any:
+        return self._caller.ask([self._socket, self._seconds, what])
 
     def _fields(self, answer: dict[str, Any]) -> dict[str, str]:
         """Return the fields of an answer. Raises what was said to raise."""

@@ -1,24 +1,21 @@
-"""Asks a CRI socket, as a program of its own, so that grpc's threads stay out of the test process.
+"""Queries CRI sockets, as a program of its own, so that grpc's threads stay out of the test process.
 
-    cri_program.py statuses                       for each line on stdin, [SOCKET, SECONDS], the verbose Status
-    cri_program.py calls SOCKET SECONDS [FLAG]    one call a line on stdin, one answer a line on stdout
+    cri_program.py [FLAG]       for each line on stdin, `[SOCKET, SECONDS, WHAT]`, one line on stdout, both JSON
 
 It speaks the protocol by hand, field numbers as in k8s.io/cri-api `runtime/v1/api.proto`, so that a mistake in the
-installer's own stubs cannot hide here.
+installer's own stubs cannot hide here. SECONDS is how long one call may take. With FLAG, which is a kubelet's, the
+program goes by that name. WHAT is one of
 
-Of the status there are `conditions` (name to true or false), `handlers` (names; empty before containerd 2.0) and
-`config` (the CRI plugin's effective configuration), as JSON in one line; or `{"error": TEXT}` where there was no answer
-in so many seconds.
-
-A call is a JSON list: the method (of the RuntimeService where no other is named, as in `ImageService/PullImage`), the
-request as an object from field number to value (a string, a number, an object for a message, a list for a repeated
-field), and the numbers of the fields that lead to the message in the answer that is wanted. An answer is
-`{"fields": {NUMBER: TEXT, ...}}` with the last value of each field (a number as one character, which is enough for an
-exit code), or `{"error": TEXT}`. A line that is a list of lists has chains of calls, all of which are begun at once; a
-chain is a method, its request, and the methods that are then called with the first answer's field 1, an id, as their
-own. Its answer is that list's: what the first call of each chain came to, or the first error. SECONDS is how long one
-call may take. With FLAG, which is a kubelet's, the program
-goes by that name.
+- null: the verbose Status, as `conditions` (name to true or false), `handlers` (names; empty before containerd 2.0) and
+  `config` (the CRI plugin's effective configuration), or `{"error": TEXT}`.
+- a call: the method (of the RuntimeService where no other is named, as in `ImageService/PullImage`), the request as an
+  object from field number to value (a string, a number, an object for a message, a list for a repeated field), and the
+  numbers of the fields that lead to the message in the answer that is wanted. The answer is `{"fields": {NUMBER: TEXT,
+  ...}}` with the last value of each field (a number as one character, which is enough for an exit code), or
+  `{"error": TEXT}`.
+- a list of chains of calls, which are begun at once: a chain is a method, its request, and the methods that are then
+  called with the first answer's field 1, an id, as their own. The answer is a list: what the first call of each chain
+  came to, or the first error.
 """
 
 from __future__ import annotations
@@ -63,13 +60,13 @@ def fields(message: bytes) -> Iterator[tuple[int, bytes]]:
             sys.exit(f"cri_program: wire type {kind} does not occur in a StatusResponse")
 
 
-def status(socket: str, seconds: float) -> dict[str, object]:
-    """Return what the CRI at `socket` says of itself within `seconds`. Raises grpc.RpcError."""
-    with grpc.insecure_channel(f"unix:{socket}", options=_AT_ONCE) as channel:
-        ask = channel.unary_unary(
-            "/runtime.v1.RuntimeService/Status", request_serializer=None, response_deserializer=None
-        )
-        answer = ask(_VERBOSE, timeout=seconds, wait_for_ready=True)
+def status(channel: grpc.Channel, seconds: float) -> dict[str, object]:
+    """Return what the CRI says of itself."""
+    call = channel.unary_unary("/runtime.v1.RuntimeService/Status", request_serializer=None, response_deserializer=None)
+    try:
+        answer = call(_VERBOSE, timeout=seconds, wait_for_ready=True)
+    except grpc.RpcError as error:
+        return {"error": str(error)}
     conditions: dict[str, bool] = {}
     handlers: list[str] = []
     config: object = {}
@@ -85,17 +82,6 @@ def status(socket: str, seconds: float) -> dict[str, object]:
         elif number == 3:  # runtime_handlers
             handlers.append(dict(fields(content)).get(1, b"").decode())
     return {"conditions": conditions, "handlers": handlers, "config": config}
-
-
-def serve_statuses() -> None:
-    """Print the status of each socket that comes on stdin."""
-    for line in sys.stdin:
-        socket, seconds = json.loads(line)
-        try:
-            told = status(socket, seconds)
-        except grpc.RpcError as error:
-            told = {"error": str(error)}
-        print(json.dumps(told), flush=True)  # noqa: T201  # see above
 
 
 def message(content: dict[str, Any]) -> bytes:
@@ -152,25 +138,22 @@ def together(channel: grpc.Channel, seconds: float, chains: list[list[Any]]) -> 
         return list(pool.map(lambda each: chain(channel, seconds, *each), chains))
 
 
-def serve(socket: str, seconds: float) -> None:
-    """Make the calls that come on stdin, and print what came of each."""
-    with grpc.insecure_channel(f"unix:{socket}", options=_AT_ONCE) as channel:
-        for line in sys.stdin:
-            asked = json.loads(line)
-            told = together(channel, seconds, asked) if isinstance(asked[0], list) else answer(channel, seconds, *asked)
-            print(json.dumps(told), flush=True)  # noqa: T201  # see above
-
-
-def main(what: str, *given: str) -> None:
-    """Do what the command line says."""
-    if what == "statuses":
-        serve_statuses()
-        return
-    socket, seconds, *flag = given
-    if flag:  # a kubelet's
-        Path("/proc/self/comm").write_text("kubelet")
-    serve(socket, float(seconds))
+def serve() -> None:
+    """Answer the lines that come on stdin."""
+    for line in sys.stdin:
+        socket, seconds, what = json.loads(line)
+        with grpc.insecure_channel(f"unix:{socket}", options=_AT_ONCE) as channel:
+            told: object
+            if what is None:
+                told = status(channel, seconds)
+            elif isinstance(what[0], list):
+                told = together(channel, seconds, what)
+            else:
+                told = answer(channel, seconds, *what)
+        print(json.dumps(told), flush=True)  # noqa: T201  # to the caller
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    if sys.argv[1:]:  # a kubelet's
+        Path("/proc/self/comm").write_text("kubelet")
+    serve()
