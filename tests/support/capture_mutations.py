@@ -36,8 +36,6 @@ VALUES: tuple[Any, ...] = (
     *(_nested(lambda found: [found], 500), _nested(lambda found: {"a": found}, 500)),
     *(_GONE, _NEXT),
 )
-SMALL = len(VALUES) - 10
-"""How many of them cost nothing to read."""
 
 
 def opened(content: bytes) -> Any:

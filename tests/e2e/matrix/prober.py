@@ -116,11 +116,6 @@ class Prober:
         self._wait_for(lambda: all(self._asked_after(watch, end) for watch in (self._engine, self._control)))
         return figures(self._engine.samples(), self._control.samples(), start, end)
 
-    def idle_between(self, start: int, end: int) -> Figures:
-        """Return what was seen meanwhile of the program that does nothing: what the machine itself did."""
-        self._wait_for(lambda: self._asked_after(self._control, end))
-        return figures(self._control.samples(), (), start, end)
-
     def _asked_after(self, watch: _Watch, end: int) -> bool:
         return bool(watch.samples()) and watch.samples()[-1].sent >= end
 

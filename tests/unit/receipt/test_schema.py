@@ -29,7 +29,6 @@ from toolkit_installer.settings import EngineName, ReloadMode
 SHA = "0123456789abcdef" * 4
 TEXTS = st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"]), max_size=8)
 SHAS = st.text("0123456789abcdef", min_size=64, max_size=64)
-SHA_OR_NONE = st.none() | SHAS
 NAMES = st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"]), min_size=1, max_size=8).filter(
     lambda name: name != ".."
 )
