@@ -109,7 +109,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left_out = [item for item in items if item.nodeid not in chosen_ones]
     else:
         left_out = quick.rest(items) if rest else quick.exhaustive(items)
-    if wrong := quick.wrong_with(items):
+    if wrong := quick.find_faults(items):
         raise pytest.UsageError("tests/support/quick.py: " + "; ".join(wrong))
     chosen = set(left_out)
     items[:] = [item for item in items if item not in chosen]

@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.bench.figures import Figure
 from tests.bench.made_node import Node
 from tests.bench.peer import Peer
-from tests.unit.nri.queries import AskingEngine
+from tests.unit.nri.nri_engine import NriEngine
 
 _SETTLED_SECONDS = 120
 _WATCHED_SECONDS = 65
@@ -141,7 +141,7 @@ def _plugged(node: Node, theirs: float) -> list[Figure]:
 
     The peer serves its plugin by threads of the process that waits, which has that memory without one.
     """
-    with AskingEngine(node.folder / "run/nri/nri.sock") as engine:
+    with NriEngine(node.folder / "run/nri/nri.sock") as engine:
         flags = ("--enable-nri-plugin", "--nri-namespace", "gpu-operator", "--nri-socket", "/run/nri/nri.sock")
         with waiting(node.command("run", "--cleanup", "never", *flags), "Waiting for signal") as pid:
             every = _with_children(pid)
@@ -157,7 +157,7 @@ def _plugged(node: Node, theirs: float) -> list[Figure]:
     ]
 
 
-def _asked(engine: AskingEngine) -> float:
+def _asked(engine: NriEngine) -> float:
     """Return how many milliseconds the engine waits for an answer."""
     began = time.perf_counter()
     engine.ask("default", {})

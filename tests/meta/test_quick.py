@@ -105,10 +105,10 @@ def test_a_table_that_does_not_fit_the_tests_is_found() -> None:
         item("tests/unit/test_long.py::test_it"),
         item("tests/node/test_many.py::test_it"),
     ]
-    assert quick.wrong_with(fitting) == []
-    assert quick.wrong_with([*fitting[:3], fitting[4]]) == ["there is no tests/unit/test_long.py"]
+    assert quick.find_faults(fitting) == []
+    assert quick.find_faults([*fitting[:3], fitting[4]]) == ["there is no tests/unit/test_long.py"]
     other = item(f"{SWEEP}::test_it[crio-run]")
-    assert quick.wrong_with([other, *fitting[2:]]) == [
+    assert quick.find_faults([other, *fitting[2:]]) == [
         f"{SWEEP} has no '*-rare'",
         f"{SWEEP} has no 'docker-*'",
         f"no cell of {SWEEP}::test_it is named",

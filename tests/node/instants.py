@@ -15,7 +15,7 @@ from unittest import mock
 import psutil
 
 from tests.node.faults import Outcome, Plan, _child
-from tests.support.fake_node import DEADLINE, SCRIPTS, FakeNode, Run, ToldError
+from tests.support.fake_node import DEADLINE, SCRIPTS, FakeNode, Run, RunError
 
 PROGRAM = Path(__file__).with_name("stopping") / "toolkit-installer"
 """By the name under which `uninstall` knows an installer."""
@@ -54,14 +54,14 @@ class Stopping(Run):
     """The program as a process of its own that stops right before a call."""
 
     def wait_until_stopped(self) -> None:
-        """Wait until it has stopped. Raises ToldError if it ends or goes on instead."""
+        """Wait until it has stopped. Raises RunError if it ends or goes on instead."""
         deadline = time.monotonic() + DEADLINE
         process = psutil.Process(self.pid)
         while self.process.poll() is None and time.monotonic() < deadline:
             if process.status() == psutil.STATUS_STOPPED:
                 return
             self._hear(time.monotonic() + _POLL)
-        raise ToldError(f"{self.command}\nnever stopped; it said:\n{self.output}")
+        raise RunError(f"{self.command}\nnever stopped; it said:\n{self.output}")
 
     def go_on(self) -> None:
         """Let it go on."""
@@ -102,14 +102,14 @@ def begin(node: FakeNode, command: str, *more: str) -> Run:
 
 
 def first_to_end(runs: Sequence[Run]) -> Run:
-    """Wait until one of the runs has ended, and return it. Raises ToldError if none does in time."""
+    """Wait until one of the runs has ended, and return it. Raises RunError if none does in time."""
     deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline:
         for one in runs:
             if one.process.poll() is not None:
                 return one
         time.sleep(_POLL)
-    raise ToldError("none of the runs ended")
+    raise RunError("none of the runs ended")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +161,7 @@ def _stop(*_arguments: object) -> None:
 
 
 def _stopped_or_ended(pid: int) -> int | None:
-    """Return a child's exit code, or None once it has stopped. Raises ToldError if it does neither in time."""
+    """Return a child's exit code, or None once it has stopped. Raises RunError if it does neither in time."""
     deadline = time.monotonic() + DEADLINE
     while time.monotonic() < deadline:
         ended, status = os.waitpid(pid, os.WNOHANG | os.WUNTRACED)
@@ -170,7 +170,7 @@ def _stopped_or_ended(pid: int) -> int | None:
         if ended:
             return os.waitstatus_to_exitcode(status)
         time.sleep(_POLL)
-    raise ToldError(f"the forked run {pid} neither works nor ends")
+    raise RunError(f"the forked run {pid} neither works nor ends")
 
 
 def numbers_of(outcome: Outcome, words: str) -> list[int]:

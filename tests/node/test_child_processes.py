@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.fake_node import CONFIG_TOML, DEADLINE, WAITING, FakeNode
 from tests.support.warm_start import SCRIPTS
-from tests.unit.nri.queries import AskingEngine
+from tests.unit.nri.nri_engine import NriEngine
 
 pytestmark = pytest.mark.real_start
 NRI_SOCKET = "/run/nri/nri.sock"
@@ -35,7 +35,7 @@ def run(node: FakeNode) -> Iterator[subprocess.Popen[bytes]]:
     secret.write_text("of the caller")
     with (
         core_files_allowed(),
-        AskingEngine(node.place(NRI_SOCKET)),
+        NriEngine(node.place(NRI_SOCKET)),
         secret.open("rb") as left,
         socket.socket() as other,
     ):

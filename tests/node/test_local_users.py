@@ -75,7 +75,7 @@ def test_a_users_kubelet_does_not_outweigh_roots_with_a_lower_pid(bare: FakeNode
 
 def test_what_a_user_answers_on_a_socket_is_not_heard_even_where_root_names_it(bare: FakeNode) -> None:
     bare.write("/etc/containerd/config.toml", "version = 2\n")
-    with cri_socket.of_a_user(bare.place(OWN_SOCKET), "1.7.24", STRANGER):
+    with cri_socket.answering_as_user(bare.place(OWN_SOCKET), "1.7.24", STRANGER):
         said = detected(bare, "--runtime", "containerd", "--socket", OWN_SOCKET)
         assert "1.7.24" not in said
         code, said = done(

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.fake_node import CONFIG_TOML, NOTHING_TO_DO, TOOLKIT, FakeNode
-from tests.unit.nri.queries import AskingEngine
+from tests.unit.nri.nri_engine import NriEngine
 from toolkit_installer.nri.decision import DOMAIN
 
 THEIRS = b"version = 2\n# theirs\n"
@@ -25,12 +25,12 @@ def gpu(with_driver: FakeNode) -> FakeNode:
 
 
 @pytest.fixture
-def engine(gpu: FakeNode) -> Iterator[AskingEngine]:
-    with AskingEngine(gpu.place("/run/nri/nri.sock")) as made:
+def engine(gpu: FakeNode) -> Iterator[NriEngine]:
+    with NriEngine(gpu.place("/run/nri/nri.sock")) as made:
         yield made
 
 
-def test_handlers_go_once_the_plugin_is_served_and_all_of_it_is_taken_back(gpu: FakeNode, engine: AskingEngine) -> None:
+def test_handlers_go_once_the_plugin_is_served_and_all_of_it_is_taken_back(gpu: FakeNode, engine: NriEngine) -> None:
     before = gpu.snapshot()
     assert gpu.do("run", "--no-daemon", engine="containerd").process.returncode == 0
     assert b"nvidia" in gpu.read(CONFIG_TOML)
@@ -66,7 +66,7 @@ def test_another_run_by_it_has_nothing_to_do_and_handlers_come_again_by_their_na
     assert not gpu.exists(TOOLKIT)
 
 
-def test_where_the_engine_does_not_take_the_plugin_the_handlers_stay(gpu: FakeNode, engine: AskingEngine) -> None:
+def test_where_the_engine_does_not_take_the_plugin_the_handlers_stay(gpu: FakeNode, engine: NriEngine) -> None:
     assert gpu.do("run", "--no-daemon", engine="containerd").process.returncode == 0
     configured = gpu.stamps()
     engine.version = "v2.0.7"

@@ -18,7 +18,7 @@ from tests.node.sweeps.trees import Tree
 from tests.support import fake_ctk
 from tests.support.fake_node import CONFIG_TOML, DEADLINE, TOOLKIT, FakeNode
 from tests.support.quick import Few
-from tests.unit.nri.queries import AskingEngine
+from tests.unit.nri.nri_engine import NriEngine
 from toolkit_installer.node import signals
 
 Count = Callable[[int, Sequence[str]], None]
@@ -34,7 +34,7 @@ UNINSTALL = ("uninstall",)
 class Machine:
     """A node whose engine takes plugins, and the program on it."""
 
-    def __init__(self, folder: Path, payload: Path, engine: AskingEngine) -> None:
+    def __init__(self, folder: Path, payload: Path, engine: NriEngine) -> None:
         self.folder = folder
         self.node = FakeNode(folder / "node", payload)
         self.engine = engine
@@ -99,7 +99,7 @@ def machine(tmp_path: Path, with_ctk: Path) -> Iterator[Machine]:
             (root / inside).mkdir(parents=True)
         (root / "var/run").symlink_to("/run")
         fake_ctk.driver(root / fake_ctk.DRIVER.lstrip("/"))
-        with AskingEngine(root / "run/nri/nri.sock") as engine:
+        with NriEngine(root / "run/nri/nri.sock") as engine:
             made = Machine(folder, with_ctk, engine)
             made.node.write(CONFIG_TOML, THEIRS, 0o640)
             made.taken()

@@ -18,7 +18,7 @@ import pytest
 from tests.node import fake_gpus
 from tests.support import fake_processes
 from tests.support.fake_node import CONFIG_TOML, DEADLINE, NOTHING_TO_DO, TOOLKIT, WAITING, FakeNode, Run
-from tests.unit.nri.queries import AskingEngine
+from tests.unit.nri.nri_engine import NriEngine
 from toolkit_installer.nri.decision import DOMAIN, MANAGEMENT
 
 CONTAINERD = b"version = 2\n# theirs\n"
@@ -35,8 +35,8 @@ def configured(node: FakeNode) -> None:
 
 
 @pytest.fixture
-def engine(node: FakeNode) -> Iterator[AskingEngine]:
-    with AskingEngine(node.place("/run/nri/nri.sock")) as made:
+def engine(node: FakeNode) -> Iterator[NriEngine]:
+    with NriEngine(node.place("/run/nri/nri.sock")) as made:
         yield made
 
 
@@ -87,7 +87,7 @@ def test_a_second_installation_does_not_serve_the_plugin_as_well(node: FakeNode)
 
 
 def test_a_run_serves_the_plugin_and_touches_no_file_of_the_engine(
-    node: FakeNode, engine: AskingEngine, ready: Path
+    node: FakeNode, engine: NriEngine, ready: Path
 ) -> None:
     before = node.snapshot()
     run = waiting(node, "--ready-file", str(ready))
@@ -110,7 +110,7 @@ def test_a_run_serves_the_plugin_and_touches_no_file_of_the_engine(
     assert node.snapshot() == before
 
 
-def test_where_nothing_is_refused_who_may_not_have_them_starts_without(node: FakeNode, engine: AskingEngine) -> None:
+def test_where_nothing_is_refused_who_may_not_have_them_starts_without(node: FakeNode, engine: NriEngine) -> None:
     run = waiting(node, "--nri-strict=false")
     assert engine.ask("default", {DOMAIN: f"{MANAGEMENT}=all"}) == (0, "", ())
     run.wait_for("event=nri-withheld")
@@ -126,7 +126,7 @@ def test_where_nothing_is_refused_who_may_not_have_them_starts_without(node: Fak
     ],
 )
 def test_an_engine_that_leaves_the_devices_out_is_refused_before_anything_is_written(
-    node: FakeNode, engine: AskingEngine, name: str, version: str, words: str
+    node: FakeNode, engine: NriEngine, name: str, version: str, words: str
 ) -> None:
     engine.name, engine.version = name, version
     before = node.stamps()
@@ -146,7 +146,7 @@ def test_without_nri_in_the_engine_a_run_ends_before_anything_is_written(node: F
     assert node.stamps() == before
 
 
-def test_a_run_that_does_not_wait_serves_no_plugin(node: FakeNode, engine: AskingEngine) -> None:
+def test_a_run_that_does_not_wait_serves_no_plugin(node: FakeNode, engine: NriEngine) -> None:
     run = node.start(*NRI, "--no-daemon", engine="containerd")
     assert run.finish() == 0
     assert node.exists(f"{TOOLKIT}/nvidia-ctk")
@@ -155,7 +155,7 @@ def test_a_run_that_does_not_wait_serves_no_plugin(node: FakeNode, engine: Askin
 
 
 def test_a_node_is_ready_only_while_the_plugin_is_connected_and_everybody_is_told(
-    node: FakeNode, engine: AskingEngine, ready: Path
+    node: FakeNode, engine: NriEngine, ready: Path
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
@@ -199,7 +199,7 @@ def said(port: int, path: str) -> str:
     return f"{code} {head}: …"
 
 
-def test_a_killed_plugin_is_served_again_and_a_killed_run_leaves_none(node: FakeNode, engine: AskingEngine) -> None:
+def test_a_killed_plugin_is_served_again_and_a_killed_run_leaves_none(node: FakeNode, engine: NriEngine) -> None:
     run = waiting(node)
     first = plugin_of(run)
     engine.hang_up()
@@ -220,7 +220,7 @@ def test_a_killed_plugin_is_served_again_and_a_killed_run_leaves_none(node: Fake
     assert not node.exists(TOOLKIT)
 
 
-def test_a_hup_has_the_node_looked_at_and_the_same_process_goes_on(node: FakeNode, engine: AskingEngine) -> None:
+def test_a_hup_has_the_node_looked_at_and_the_same_process_goes_on(node: FakeNode, engine: NriEngine) -> None:
     run = waiting(node)
     process = plugin_of(run)
     run.process.send_signal(signal.SIGHUP)
@@ -231,7 +231,7 @@ def test_a_hup_has_the_node_looked_at_and_the_same_process_goes_on(node: FakeNod
     assert run.stop() == 0
 
 
-def test_an_engine_that_is_gone_keeps_no_node_configured(node: FakeNode, engine: AskingEngine) -> None:
+def test_an_engine_that_is_gone_keeps_no_node_configured(node: FakeNode, engine: NriEngine) -> None:
     before = node.snapshot()
     run = waiting(node)
     engine.stop()
@@ -248,7 +248,7 @@ def test_a_node_that_is_left_alone_needs_no_nri_until_a_gpu_comes(node: FakeNode
     run = waiting(node, "--without-gpu", "idle", "--ready-file", str(ready))
     assert Path(f"/proc/{run.pid}/task/{run.pid}/children").read_text() == ""
     assert ready.exists()
-    with AskingEngine(node.place("/run/nri/nri.sock")) as engine:
+    with NriEngine(node.place("/run/nri/nri.sock")) as engine:
         node.write("/dev/nvidia0", "")
         run.process.send_signal(signal.SIGHUP)
         run.wait_for(CONNECTED)
@@ -257,9 +257,7 @@ def test_a_node_that_is_left_alone_needs_no_nri_until_a_gpu_comes(node: FakeNode
         assert run.stop() == 0
 
 
-def test_plan_says_that_the_plugin_would_be_served_and_the_engine_left_alone(
-    node: FakeNode, engine: AskingEngine
-) -> None:
+def test_plan_says_that_the_plugin_would_be_served_and_the_engine_left_alone(node: FakeNode, engine: NriEngine) -> None:
     said_so = "NRI plugin: served on /var/run/nri/nri.sock while `run` waits; the engine's files stay as they are."
     shown = node.do("plan", *NRI, engine="containerd").output
     assert said_so in shown
@@ -271,7 +269,7 @@ def test_plan_says_that_the_plugin_would_be_served_and_the_engine_left_alone(
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, whose kubelet is believed")
 @pytest.mark.parametrize("command", ["run", "plan"])
-def test_a_node_whose_kubelet_uses_docker_is_refused(node: FakeNode, engine: AskingEngine, command: str) -> None:
+def test_a_node_whose_kubelet_uses_docker_is_refused(node: FakeNode, engine: NriEngine, command: str) -> None:
     """docker's own containerd would take the plugin, and never ask."""
     with fake_processes.process(node.root, "kubelet", "--container-runtime-endpoint=unix:///run/cri-dockerd.sock"):
         said_so = node.do(command, *NRI, engine="auto")
@@ -282,7 +280,7 @@ def test_a_node_whose_kubelet_uses_docker_is_refused(node: FakeNode, engine: Ask
     assert not node.exists(TOOLKIT)
 
 
-def test_a_node_without_a_shell_takes_the_plugin_and_no_handler(node: FakeNode, engine: AskingEngine) -> None:
+def test_a_node_without_a_shell_takes_the_plugin_and_no_handler(node: FakeNode, engine: NriEngine) -> None:
     """No container runs through a wrapper then."""
     node.write("/etc/os-release", "NAME=Talos\n")
     shell = node.place("/bin/sh")

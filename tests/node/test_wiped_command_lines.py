@@ -157,7 +157,9 @@ def test_a_wiped_engine_serves_what_it_has_bound_and_is_waited_for_nowhere_else(
 
 @contextlib.contextmanager
 def wiped_containerd(node: FakeNode, name: str, *, known: bool = True) -> Iterator[None]:
-    with cri_socket.within(node.root, SOCKETS[name], "v2.1.5-k3s1", wiped=True, opens=[OPEN[name]] if known else []):
+    with cri_socket.answering_within(
+        node.root, SOCKETS[name], "v2.1.5-k3s1", wiped=True, opens=[OPEN[name]] if known else []
+    ):
         yield
 
 
@@ -180,7 +182,7 @@ def test_a_distribution_is_recognised_without_arguments_and_nobody_is_waited_for
 
 def test_a_plain_containerd_that_shows_nothing_is_refused_until_its_file_is_named(bare: FakeNode) -> None:
     bare.write(CONFIG_TOML, "version = 2\n")
-    with cri_socket.within(bare.root, "/run/containerd/containerd.sock", "v1.7.24", wiped=True):
+    with cri_socket.answering_within(bare.root, "/run/containerd/containerd.sock", "v1.7.24", wiped=True):
         facts, _ = detected(bare)
         assert "which configuration it reads cannot be seen" in facts["decided"][0]["trouble"]
         before = bare.snapshot()

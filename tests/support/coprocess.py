@@ -34,7 +34,7 @@ class Program:
 
 
 @contextlib.contextmanager
-def lent(*command: str | Path) -> Iterator[Program]:
+def borrow(*command: str | Path) -> Iterator[Program]:
     """Yield a program that waits for its next question, or a new one where all are being asked.
 
     One whose user failed is not asked again: its answer may be still to come.

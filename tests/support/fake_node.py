@@ -49,7 +49,7 @@ class Entry:
     xattrs: tuple[tuple[str, bytes], ...]
 
 
-class ToldError(AssertionError):
+class RunError(AssertionError):
     """The program did not say, or do, in time what the test waits for; the message has all that it said."""
 
 
@@ -76,22 +76,22 @@ class Run:
         return self.process.pid
 
     def wait_for(self, text: str) -> None:
-        """Wait until it says `text`, after what was waited for before. Raises ToldError if it ends or goes silent."""
+        """Wait until it says `text`, after what was waited for before. Raises RunError if it ends or goes silent."""
         deadline = time.monotonic() + DEADLINE
         while (place := self.output.find(text, self._read_to)) < 0:
             if not self._hear(deadline):
-                raise ToldError(f"{self.command}\nnever said {text!r}; it said:\n{self.output}")
+                raise RunError(f"{self.command}\nnever said {text!r}; it said:\n{self.output}")
         self._read_to = place + len(text)
 
     def finish(self) -> int:
-        """Return its exit code once it has ended; negative: the signal. Raises ToldError if it goes on."""
+        """Return its exit code once it has ended; negative: the signal. Raises RunError if it goes on."""
         deadline = time.monotonic() + DEADLINE
         while self._hear(deadline):
             pass
         try:
             return self.process.wait(max(0.1, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
-            raise ToldError(f"{self.command}\ndoes not end; it said:\n{self.output}") from None
+            raise RunError(f"{self.command}\ndoes not end; it said:\n{self.output}") from None
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal and return the exit code."""
@@ -122,7 +122,7 @@ def patiently(run: Run, text: str) -> None:
     while True:
         try:
             return run.wait_for(text)
-        except ToldError:
+        except RunError:
             if run.process.poll() is not None or time.monotonic() > deadline:
                 raise
 

@@ -159,7 +159,7 @@ def limit(item: pytest.Item) -> None:
         setattr(function, _SETTINGS, settings(asked, max_examples=min(asked.max_examples, EXAMPLES)))
 
 
-def wrong_with(items: Sequence[pytest.Item]) -> list[str]:
+def find_faults(items: Sequence[pytest.Item]) -> list[str]:
     """Return in words what is wrong with the tables above, in the light of all tests."""
     files = {_file(item) for item in items}
     wrong = [f"there is no {file}" for file in (*SWEEPS, *STEPS, *RARE, *HALVED) if file not in files]

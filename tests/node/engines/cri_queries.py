@@ -1,4 +1,4 @@
-"""The program's questions to a CRI, asked at once: its child is forked from a Python that has imported it.
+"""The program's CRI queries without a new Python each time: its child is forked from a Python that has imported it.
 
 The program starts a Python for its questions, which imports gRPC: that takes longer than all that is tried with one.
 What that start itself does, tests/node/test_cri_queries.py and make e2e try.
@@ -24,13 +24,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 @contextlib.contextmanager
-def asked_at_once() -> Iterator[None]:
+def forked_queries() -> Iterator[None]:
     """Have this process and its forks ask so meanwhile; a fork that became another user starts a Python as ever."""
     from toolkit_installer.engines.common import cri  # noqa: PLC0415  # the program below needs none of it
     from toolkit_installer.node import signals  # noqa: PLC0415  # as above
     from toolkit_installer.node.programs import ProgramError, ProgramTimeoutError  # noqa: PLC0415  # as above
 
-    started, address = cri._CHILD.ask, _asker().address
+    started, address = cri._CHILD.ask, _forker().address
 
     def ask(question: bytes, seconds: float) -> bytes:
         if os.geteuid():
@@ -49,7 +49,7 @@ def asked_at_once() -> Iterator[None]:
         yield
 
 
-class _Asker:
+class _Forker:
     """The Python that forks, and where it is asked."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class _Asker:
         assert self._program.stdout.readline() == b"ready\n"
 
 
-_asker = functools.cache(_Asker)
+_forker = functools.cache(_Forker)
 
 
 def serve(name: str) -> None:
@@ -72,10 +72,10 @@ def serve(name: str) -> None:
         print("ready", flush=True)  # noqa: T201  # to whoever started it
         while True:
             with contextlib.suppress(EOFError, ConnectionError), listener.accept() as connection:  # who asks was killed
-                connection.send_bytes(_answered(connection.recv_bytes()))
+                connection.send_bytes(_answer_in_fork(connection.recv_bytes()))
 
 
-def _answered(question: bytes) -> bytes:
+def _answer_in_fork(question: bytes) -> bytes:
     """Return the line that a fork answers with, or how it failed: gRPC leaves threads behind, and they do not fork."""
     from toolkit_installer.engines.common import cri_child  # noqa: PLC0415  # see above
 

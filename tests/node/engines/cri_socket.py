@@ -26,8 +26,8 @@ def answering(socket: Path, version: str) -> Iterator[None]:
     socket.parent.mkdir(parents=True, exist_ok=True)
     with (
         time_limits.with_engines(),
-        cri_queries.asked_at_once(),
-        coprocess.lent(sys.executable, _PROGRAM) as server,
+        cri_queries.forked_queries(),
+        coprocess.borrow(sys.executable, _PROGRAM) as server,
     ):
         server.ask([str(socket.parent), socket.name, version])
         try:
@@ -37,7 +37,7 @@ def answering(socket: Path, version: str) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def of_a_user(socket: Path, version: str, user: int) -> Iterator[None]:
+def answering_as_user(socket: Path, version: str, user: int) -> Iterator[None]:
     """Answer likewise from a process that becomes that user's."""
     socket.parent.mkdir(parents=True, exist_ok=True)
     os.chown(socket.parent, user, user)
@@ -53,7 +53,7 @@ def of_a_user(socket: Path, version: str, user: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def within(  # what a containerd shows of itself
+def answering_within(  # what a containerd shows of itself
     root: Path, socket: str, version: str, *arguments: str, wiped: bool = False, opens: Sequence[str] = ()
 ) -> Iterator[int]:
     """Answer on the node's `socket` from a process called containerd that has `root` for its `/`; yield its PID.

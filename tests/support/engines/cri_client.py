@@ -30,7 +30,7 @@ def status(socket: Path, seconds: float) -> dict[str, Any]:
     """
     deadline = time.monotonic() + seconds
     query = [str(socket), seconds, None]
-    with coprocess.lent(*COMMAND) as program:
+    with coprocess.borrow(*COMMAND) as program:
         told: dict[str, Any] = program.ask(query)
         while _BEGINS in told.get("error", "") and time.monotonic() < deadline:
             time.sleep(_POLL)

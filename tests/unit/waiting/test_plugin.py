@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.capabilities import may_come_first
-from tests.unit.nri.queries import SECONDS, AskingEngine
+from tests.support.capabilities import may_set_priority
+from tests.unit.nri.nri_engine import SECONDS, NriEngine
 from toolkit_installer.node import signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.nri.decision import DOMAIN, MANAGEMENT
@@ -31,8 +31,8 @@ SETTINGS = Settings(nri=NRI, toolkit=ToolkitSettings(cdi=CdiSettings(kind="examp
 
 
 @pytest.fixture
-def engine(tmp_path: Path) -> Iterator[AskingEngine]:
-    with AskingEngine(tmp_path / PLACE) as made:
+def engine(tmp_path: Path) -> Iterator[NriEngine]:
+    with NriEngine(tmp_path / PLACE) as made:
         yield made
 
 
@@ -76,7 +76,7 @@ def killed(watch: PluginWatch) -> int:
     return pid
 
 
-def test_it_registers_under_the_programs_name_and_answers(engine: AskingEngine, watch: PluginWatch) -> None:
+def test_it_registers_under_the_programs_name_and_answers(engine: NriEngine, watch: PluginWatch) -> None:
     watch.begin()
     assert watch.standing == PluginStatus(connected=True, engine="containerd v2.1.4", reason="")
     assert engine.plugins == ["07-toolkit-installer"]
@@ -86,7 +86,7 @@ def test_it_registers_under_the_programs_name_and_answers(engine: AskingEngine, 
 
 @pytest.mark.parametrize("kind", [MANAGEMENT, "example.com/mgmt"])
 def test_management_devices_are_for_the_namespaces_that_were_given(
-    engine: AskingEngine, watch: PluginWatch, kind: str
+    engine: NriEngine, watch: PluginWatch, kind: str
 ) -> None:
     watch.begin()
     for namespace in NRI.namespaces:
@@ -96,7 +96,7 @@ def test_management_devices_are_for_the_namespaces_that_were_given(
     assert "gpu-operator, other" in refused.words
 
 
-def test_where_nothing_is_refused_the_peers_rule_holds(engine: AskingEngine, tmp_path: Path) -> None:
+def test_where_nothing_is_refused_the_peers_rule_holds(engine: NriEngine, tmp_path: Path) -> None:
     """The peer starts the container without, and looks for one kind alone."""
     lenient = Settings(
         program=Program.NVIDIA_TOOLKIT,
@@ -123,7 +123,7 @@ def test_without_an_engine_it_cannot_start_and_leaves_no_process(watch: PluginWa
 
 
 def test_an_engine_that_leaves_the_devices_out_is_refused_with_the_versions(
-    engine: AskingEngine, watch: PluginWatch
+    engine: NriEngine, watch: PluginWatch
 ) -> None:
     engine.version = "1.7.24~ds1"
     with pytest.raises(UnsupportedEngineError, match=r"1\.7\.24~ds1.*1\.7\.30") as no:
@@ -148,7 +148,7 @@ def test_a_process_that_says_nothing_is_a_refusal(watch: PluginWatch, monkeypatc
 
 
 def test_an_engine_that_is_started_anew_is_served_again_and_the_run_is_told(
-    engine: AskingEngine, watch: PluginWatch
+    engine: NriEngine, watch: PluginWatch
 ) -> None:
     watch.begin()
     signals.block_child_signal()
@@ -165,7 +165,7 @@ def test_an_engine_that_is_started_anew_is_served_again_and_the_run_is_told(
 
 
 def test_an_engine_that_becomes_one_that_leaves_the_devices_out_is_not_served(
-    engine: AskingEngine, watch: PluginWatch
+    engine: NriEngine, watch: PluginWatch
 ) -> None:
     watch.begin()
     engine.stop()
@@ -180,7 +180,7 @@ def test_an_engine_that_becomes_one_that_leaves_the_devices_out_is_not_served(
     assert "2.0.7" in watch.standing.reason
 
 
-def test_a_process_that_ended_is_replaced_once_and_then_later(engine: AskingEngine, watch: PluginWatch) -> None:
+def test_a_process_that_ended_is_replaced_once_and_then_later(engine: NriEngine, watch: PluginWatch) -> None:
     watch.begin()
     first = killed(watch)
     watch.look()
@@ -217,7 +217,7 @@ def test_one_that_ends_within_ten_seconds_is_not_started_again_at_once(
 
 
 def test_one_that_cannot_be_replaced_is_owed_and_fails_nothing(
-    engine: AskingEngine, watch: PluginWatch, monkeypatch: pytest.MonkeyPatch
+    engine: NriEngine, watch: PluginWatch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch.begin()
 
@@ -233,7 +233,7 @@ def test_one_that_cannot_be_replaced_is_owed_and_fails_nothing(
     assert engine.plugins == ["07-toolkit-installer"]
 
 
-def test_what_is_said_before_a_sleep_is_heard_before_it(engine: AskingEngine, watch: PluginWatch) -> None:
+def test_what_is_said_before_a_sleep_is_heard_before_it(engine: NriEngine, watch: PluginWatch) -> None:
     watch.begin()
     assert watch.settle()
     assert signal.SIGCHLD in signal.pthread_sigmask(signal.SIG_BLOCK, [])
@@ -246,7 +246,7 @@ def test_what_is_said_before_a_sleep_is_heard_before_it(engine: AskingEngine, wa
     assert watch.settle()
 
 
-def test_after_a_sleep_it_is_known_again(engine: AskingEngine, watch: PluginWatch, tmp_path: Path) -> None:
+def test_after_a_sleep_it_is_known_again(engine: NriEngine, watch: PluginWatch, tmp_path: Path) -> None:
     assert watch.save() is None
     watch.begin()
     watch.keep()
@@ -276,7 +276,7 @@ def test_without_a_plugin_nothing_is_saved_or_pending(watch: PluginWatch) -> Non
     assert watch.save() is None
 
 
-def test_the_run_holds_nothing_of_what_the_process_is_made_of(engine: AskingEngine, watch: PluginWatch) -> None:
+def test_the_run_holds_nothing_of_what_the_process_is_made_of(engine: NriEngine, watch: PluginWatch) -> None:
     """And the process nothing of the run's: it is small, and has one thread."""
     watch.begin()
     place = Path(f"/proc/{watch._process.pid}")
@@ -286,8 +286,8 @@ def test_the_run_holds_nothing_of_what_the_process_is_made_of(engine: AskingEngi
     assert engine.plugins
 
 
-@pytest.mark.skipif(not may_come_first(), reason="without CAP_SYS_NICE nobody may")
-def test_it_answers_before_ordinary_work_and_the_run_does_not(engine: AskingEngine, watch: PluginWatch) -> None:
+@pytest.mark.skipif(not may_set_priority(), reason="without CAP_SYS_NICE nobody may")
+def test_it_answers_before_ordinary_work_and_the_run_does_not(engine: NriEngine, watch: PluginWatch) -> None:
     watch.begin()
     assert os.sched_getscheduler(watch._process.pid) == os.SCHED_RR | os.SCHED_RESET_ON_FORK
     assert os.sched_getscheduler(0) == os.SCHED_OTHER

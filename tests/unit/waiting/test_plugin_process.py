@@ -15,9 +15,9 @@ from typing import Self
 
 import pytest
 
-from tests.support.capabilities import may_come_first
+from tests.support.capabilities import may_set_priority
 from tests.unit.nri import engine as wire
-from tests.unit.nri.queries import SECONDS, AskingEngine
+from tests.unit.nri.nri_engine import SECONDS, NriEngine
 from toolkit_installer.node import signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.nri.connection import ConnectionLost
@@ -38,7 +38,7 @@ AMOUNT = 8
 """How many connections the plugin is misled on: more come with longer and longer pauses."""
 
 
-class Impostor(AskingEngine):
+class Impostor(NriEngine):
     """Takes one plugin as an engine does, and then treats whoever comes as `deed` does."""
 
     def __init__(self, path: Path, deed: Callable[[socket.socket], None]) -> None:
@@ -164,7 +164,7 @@ def peak(pid: int) -> int:
 def test_the_plugin_outlives_a_hostile_peer_and_serves_the_engine_after_it(
     tmp_path: Path, watch: PluginWatch, deed: Callable[[socket.socket], None]
 ) -> None:
-    with AskingEngine(tmp_path / PLACE):
+    with NriEngine(tmp_path / PLACE):
         watch.begin()
     with Impostor(tmp_path / PLACE, deed) as impostor:
         deadline, most = time.monotonic() + 2, 0
@@ -176,7 +176,7 @@ def test_the_plugin_outlives_a_hostile_peer_and_serves_the_engine_after_it(
     assert 1 <= met <= AMOUNT
     assert 0 < most < MEMORY
     watch._started -= 60  # a process that the kernel ended may be started again
-    with AskingEngine(tmp_path / PLACE) as engine:
+    with NriEngine(tmp_path / PLACE) as engine:
         engine.wait_for_plugin() if not watch.owes else watch.look()
         until_served(watch, connected=True)
         assert engine.ask("default", {DOMAIN: "nvidia.com/gpu=0"}).devices == ("nvidia.com/gpu=0",)
@@ -288,7 +288,7 @@ def refused() -> int:
     return ALLOWED
 
 
-ALLOWED_HERE = pytest.mark.skipif(not may_come_first(), reason="without CAP_SYS_NICE nobody may")
+ALLOWED_HERE = pytest.mark.skipif(not may_set_priority(), reason="without CAP_SYS_NICE nobody may")
 
 
 @ALLOWED_HERE

@@ -25,7 +25,7 @@ class Answer(NamedTuple):
     devices: tuple[str, ...]
 
 
-class AskingEngine:
+class NriEngine:
     """Listens at `path` from `start` to `stop`, as an engine does between two of its own starts."""
 
     def __init__(self, path: Path, name: str = "containerd", version: str = "v2.1.4") -> None:
