@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.e2e.file_states import lost_lines, state_of, traces_of_writing
+from tests.e2e.file_states import lost_lines, state_of
 from tests.e2e.program import WAITING, Installer
 
 if TYPE_CHECKING:
@@ -91,27 +91,6 @@ def test_what_the_operator_wrote_stays_in_config_toml_while_installed(
             if key not in {"runtimes", "defaultRuntimeName", "defaultRuntime"}
         }
     assert settings_after == settings_before
-
-
-def test_a_second_run_on_a_configured_node_writes_nothing_and_uninstall_reverts(
-    containerd: ContainerdEngine, installer: Installer, flags: list[object], install_dir: Path
-) -> None:
-    before = state_of(containerd.config)
-    first = installer.start("nvidia-toolkit", *flags, "--no-daemon")
-    assert first.finish() == 0, first.output
-    containerd.restart()
-    assert set(containerd.handlers()) >= HANDLERS
-    traces = traces_of_writing(containerd.config, install_dir)
-
-    second = installer.start("nvidia-toolkit", *flags, "--no-daemon")
-    assert second.finish() == 0, second.output
-    assert traces_of_writing(containerd.config, install_dir) == traces
-
-    uninstall = installer.start("toolkit-installer", "uninstall", *flags)
-    assert uninstall.finish() == 0, uninstall.output
-    assert state_of(containerd.config) == before
-    containerd.restart()
-    assert set(containerd.handlers()) == {"runc"}
 
 
 def test_a_file_that_containerd_reads_differently_is_refused_before_any_write(

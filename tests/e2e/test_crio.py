@@ -112,28 +112,6 @@ def test_crio_serves_the_handlers_until_the_installer_is_told_to_stop(
         pods.start("gone", "nvidia")
 
 
-def test_a_second_run_on_a_configured_node_writes_nothing_and_uninstall_reverts(
-    crio: CrioEngine, installer: Installer, flags: list[object], install_dir: Path
-) -> None:
-    before = state_of(crio.config)
-    first = installer.start("nvidia-toolkit", *flags, "--no-daemon")
-    assert first.finish() == 0, first.output
-    crio.restart()
-    traces = traces_of_writing(crio.config, crio.drop_ins, install_dir)
-
-    second = installer.start("nvidia-toolkit", *flags, "--no-daemon")
-    assert second.finish() == 0, second.output
-    assert "Nothing to do" in second.output
-    assert traces_of_writing(crio.config, crio.drop_ins, install_dir) == traces
-
-    uninstall = installer.start("toolkit-installer", "uninstall", *flags)
-    assert uninstall.finish() == 0, uninstall.output
-    assert state_of(crio.config) == before
-    assert list(crio.drop_ins.iterdir()) == []
-    crio.restart()
-    assert crio.handlers().keys() == OWN
-
-
 def test_a_signal_makes_crio_list_the_handlers_and_start_no_pod_with_them(
     crio: CrioEngine, installer: Installer, flags: list[object], pods: PodContainers
 ) -> None:
