@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import types
@@ -13,9 +12,7 @@ from pathlib import Path
 import pytest
 
 import toolkit_installer
-from toolkit_installer.cli import commands, completion
-from toolkit_installer.cli.options.model import Kind, Option
-from toolkit_installer.cli.options.table import OPTIONS
+from toolkit_installer.cli import commands
 from toolkit_installer.errors import ConfigurationError, EngineDownError, ExitCode
 from toolkit_installer.reporting import versions
 from toolkit_installer.settings import DeletionSettings, EngineName, Program, Settings
@@ -304,49 +301,6 @@ def test_the_command_version_says_what_the_flag_says(capsys: pytest.CaptureFixtu
     said = capsys.readouterr().out
     assert start(OURS, "version") == 0
     assert capsys.readouterr().out == said
-
-
-# --- completion ---
-
-
-def completed(line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Return what bash is offered at the end of a line."""
-    words = line.split(" ")
-    monkeypatch.setenv("COMP_WORDS", line)
-    monkeypatch.setenv("COMP_CWORD", str(len(words) - 1))
-    assert commands.main(OURS, [], {"_TOOLKIT_INSTALLER_COMPLETE": "bash_complete"}) == 0
-    return [each.partition(",")[2] for each in capsys.readouterr().out.splitlines()]
-
-
-@pytest.mark.parametrize(
-    "line, offered",
-    [
-        ("toolkit-installer un", ["uninstall"]),
-        ("toolkit-installer st", ["status"]),
-        ("toolkit-installer run --cleanup a", ["always", "auto"]),
-        ("toolkit-installer run --cleanup au", ["auto"]),
-        ("toolkit-installer run --on-dr", ["--on-drift"]),
-        ("toolkit-installer completion ", ["bash", "zsh", "fish"]),
-        ("toolkit-installer completion z", ["zsh"]),
-    ],
-)
-def test_a_shell_is_told_how_a_line_may_go_on(
-    line: str, offered: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    assert sorted(completed(line, capsys, monkeypatch)) == sorted(offered)
-
-
-@pytest.mark.parametrize("row", [row for row in OPTIONS if not row.choices], ids=lambda row: row.name)
-def test_a_shell_completes_a_path_itself_and_nothing_where_no_file_is_asked_for(row: Option) -> None:
-    asks = re.search("PATH|FILE|DIR", row.kind) is not None and row.kind is not Kind.FILE_NAME
-    offered = [(each.value, each.type) for each in completion.complete_value(row, "/etc/con")]
-    assert offered == ([("/etc/con", "file")] if asks else [])
-
-
-@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
-def test_each_shell_gets_a_script_that_asks_the_program(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert start(OURS, "completion", shell) == 0
-    assert f"_TOOLKIT_INSTALLER_COMPLETE={shell}_complete" in capsys.readouterr().out
 
 
 def test_what_a_shell_sets_and_asks_nothing_with_is_no_question(actions: Actions) -> None:
