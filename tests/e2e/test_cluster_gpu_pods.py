@@ -30,7 +30,7 @@ def test_on_containerd_and_docker_the_toolkit_stays_for_gpu_pods_until_uninstall
         for name in nodes:
             assert cluster.seen(name) == THE_GPU
         cluster.delete()
-        for name, now in cluster.standings(nodes).items():
+        for name, now in cluster.snapshots(nodes).items():
             assert now.handlers == cluster.before[name].handlers
             left = changes(cluster.before[name].files, now.files)
             assert left, f"nothing of the toolkit is left on {name}"

@@ -19,12 +19,12 @@ def test_without_an_api_server_a_deletion_leaves_the_node_to_uninstall(
     with outages.outage_before_pods_end(cluster, lambda: cluster.command("delete", DAEMON_SET, "--wait=false")):
         outages.last()
     cluster.wait_until_no_pods()
-    standings = cluster.standings()
-    for name, now in standings.items():
+    snapshots = cluster.snapshots()
+    for name, now in snapshots.items():
         assert now.handlers >= HANDLERS, name
         assert outages.UNANSWERED in cluster.said(name)
     cluster.assert_configured(reloads=1)
-    cluster.uninstall(standings)
+    cluster.uninstall(snapshots)
     cluster.assert_as_before(reloads=2)
     cluster.delete()
     cluster.assert_undisturbed()

@@ -55,13 +55,13 @@ class RealCluster:
 
     # --- what is there ---
 
-    def standings(self, names: Iterable[str] | None = None) -> dict[str, Snapshot]:
-        """Return how these nodes, or all, stand; they are looked at side by side."""
+    def snapshots(self, names: Iterable[str] | None = None) -> dict[str, Snapshot]:
+        """Return snapshots of these nodes, or of all, taken in parallel."""
         wanted = list(self.nodes if names is None else names)
         with ThreadPoolExecutor(len(wanted)) as pool:
-            return dict(zip(wanted, pool.map(self._standing, wanted), strict=True))
+            return dict(zip(wanted, pool.map(self._snapshot, wanted), strict=True))
 
-    def _standing(self, name: str) -> Snapshot:
+    def _snapshot(self, name: str) -> Snapshot:
         node = self.nodes[name]
         return Snapshot(node.differences(), node.handlers(), node.engine_starts())
 
@@ -286,18 +286,18 @@ class RealCluster:
 
     def note(self) -> None:
         """Note how every node, and every workload, stands before anything is done."""
-        self.before = self.standings()
+        self.before = self.snapshots()
         self._workloads = self.workloads()
 
     def assert_configured(self, *nodes: str, reloads: int | None = 1) -> None:
         """Assert that these nodes, or all, serve our handlers, after so many reloads since it was noted."""
-        for name, now in self.standings(nodes or None).items():
+        for name, now in self.snapshots(nodes or None).items():
             assert now.handlers == self.before[name].handlers | HANDLERS, f"{name}:\n{self.story()}"
             self._assert_reloads(name, now, reloads)
 
     def assert_untouched(self, *nodes: str) -> None:
         """Assert that these nodes, or all, whose pods are at work, are as it was noted, but for a run's PID files."""
-        for name, now in self.standings(nodes or None).items():
+        for name, now in self.snapshots(nodes or None).items():
             changed = set(changes(self.before[name].files, now.files)) - PID_FILES
             assert not changed, f"{name} is not as it was: {changed}\n{self.story()}"
             assert (now.handlers, now.starts) == (self.before[name].handlers, self.before[name].starts), self.story()
@@ -308,7 +308,7 @@ class RealCluster:
         deadline = time.monotonic() + _RESTART_SECONDS
         left = list(nodes or self.nodes)
         while left:
-            for name, now in self.standings(left).items():
+            for name, now in self.snapshots(left).items():
                 before = self.before[name]
                 if now.handlers != before.handlers and time.monotonic() < deadline:
                     continue

@@ -1,4 +1,4 @@
-"""How a node of a real cluster stands, and what tells two such states apart."""
+"""The state of a node of a real cluster, and the differences of two such states."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _OF_A_PROBE = "tmp/runc-process"
 
 @dataclasses.dataclass(frozen=True)
 class Snapshot:
-    """How a node stands: all its files, what its engine serves, and how often that was started."""
+    """The state of a node: all its files, what its engine serves, and how often that was started."""
 
     files: Mapping[str, State]
     handlers: frozenset[str]
