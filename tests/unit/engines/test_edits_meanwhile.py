@@ -25,7 +25,7 @@ from toolkit_installer.engines.api import EngineFile, Inspection, RecordedFile
 from toolkit_installer.engines.common.losses import lost_sections
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, ContainerdInspection
-from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, table_of
+from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, table_of
 from toolkit_installer.engines.docker import config as docker_rules
 from toolkit_installer.engines.docker.engine import ROLE, Docker
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
@@ -118,7 +118,7 @@ def test_docker_has_the_bytes_that_an_edit_of_another_line_alone_would_make(
 @given(data=st.data(), as_default=st.booleans(), again=st.booleans())
 def test_containerd_means_what_the_edit_alone_would_mean(data: st.DataObject, *, as_default: bool, again: bool) -> None:
     base, version = data.draw(containerd_documents())
-    table = table_of(CRI_PLUGIN[version])
+    table = table_of(FILE_VERSIONS[version].plugin)
     runtimes, default = (*table, "runtimes"), (*table, "default_runtime_name")
     changes = data.draw(containerd_edits(version))
     containerd = Containerd()

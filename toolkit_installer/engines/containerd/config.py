@@ -30,8 +30,8 @@ from toolkit_installer.engines import ownership
 from toolkit_installer.engines import ownership as ownership_of
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
-    CRI_PLUGIN,
     DEFAULT_RUNTIME_TYPE,
+    FILE_VERSIONS,
     IMPORTS,
     PLUGINS,
     RUNTIME,
@@ -307,7 +307,7 @@ def without_us(
     """
     document = toml_document.parse(content)
     version = document.get("version")
-    known = version is None or (type(version) is int and version in CRI_PLUGIN)
+    known = version is None or (type(version) is int and version in FILE_VERSIONS)
     if toolkit_folder.encode() in content or known:
         parse_checked(content)
     else:

@@ -37,14 +37,14 @@ from toolkit_installer.engines.containerd.inspection import (
 from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, TEMPLATE_ROLES, AdditionMethod
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
-    CRI_PLUGIN,
+    CONTAINERD_2,
     CRI_TABLES,
+    FILE_VERSIONS,
+    LAST_WITH_ENABLE_CDI,
     MERGES_DEEPLY,
-    READS_VERSION_3,
     RUNTIME,
     SHORT,
     VERSION,
-    Release,
     View,
     check_version,
     enable_cdi,
@@ -56,9 +56,6 @@ from toolkit_installer.engines.containerd.work import OwnFiles
 from toolkit_installer.engines.ownership import MARKER, Ownership, is_blank, revert_content
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, located
-
-_CDI_ON_BY_DEFAULT = 3
-"""The first version of containerd's files whose daemons have CDI on by default."""
 
 
 class DistributionEdit:
@@ -117,7 +114,7 @@ class DistributionEdit:
     def _part(self, version: int) -> Part:
         """Return the additions to a file of this version."""
         settings = self.request.settings
-        plugin = CRI_PLUGIN[version]
+        plugin = FILE_VERSIONS[version].plugin
         base_runtime = containerd_sources.chosen_base_runtime(self.candidates, self.document, self.layout.plugin)
         made = config.entries(base_runtime, plugin, self.request.handlers, settings)
         legacy = settings.use_legacy_config and plugin == SHORT
@@ -157,7 +154,7 @@ class DistributionEdit:
             name = self.layout.name
             why = f"was changed after config.toml was made of it: {name} has not been started with it"
             self.notes.append(f"{wanted.path} {why}")
-        if self.start.version < _CDI_ON_BY_DEFAULT <= self.layout.version:
+        if FILE_VERSIONS[self.layout.version].is_for_2 and not FILE_VERSIONS[self.start.version].is_for_2:
             newest = posixpath.basename(self.layout.template or "")
             self.notes.append(f"{wanted.path} is what {self.layout.name} reads next, as no {newest} is there")
         if templates.render(base, b"", part.plugin) is None:
@@ -241,11 +238,7 @@ class DistributionEdit:
 def _distribution_wants_cdi(document: Table, plugin: str, version: int) -> bool:
     """Return whether CDI has to be turned on: files of version 2 may be a 1.7's, which has it off by default."""
     said = lookup(document, enable_cdi(plugin))
-    return said is not True and (said is False or version < _CDI_ON_BY_DEFAULT)
-
-
-_LAST_WITH_ENABLE_CDI: Release = (2, 1)
-"""The last release that knows the key; newer ones always resolve CDI devices."""
+    return said is not True and (said is False or not FILE_VERSIONS[version].is_for_2)
 
 
 def build_drop_in_state(work: OwnFiles) -> DesiredState | None:
@@ -403,11 +396,11 @@ def _candidates(work: OwnFiles, effective: Table, plugin: str) -> list[Candidate
 def _wants_cdi(work: OwnFiles, effective: Table, plugin: str) -> bool:
     """Return whether `enable_cdi` has to be written: 2.0 and 2.1 have it on by default, newer ones do not know it."""
     said = lookup(effective, enable_cdi(plugin))
-    if said is True or work.version == 4:  # noqa: PLR2004  # the version
+    if said is True or not FILE_VERSIONS[work.version or 1].has_enable_cdi:
         return False
-    if work.release is None or work.release < READS_VERSION_3:
+    if work.release is None or work.release < CONTAINERD_2:
         return True
-    return said is False and work.release <= _LAST_WITH_ENABLE_CDI
+    return said is False and work.release <= LAST_WITH_ENABLE_CDI
 
 
 def _edit_file(wanted: DesiredFile, parts: Sequence[Part], version: int | None) -> DesiredFile:

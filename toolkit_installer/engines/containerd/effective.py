@@ -15,11 +15,12 @@ from toolkit_installer.engines.api import parse_release
 from toolkit_installer.engines.containerd import tables as views_of
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
+    CONTAINERD_2,
+    FILE_VERSIONS,
     GRPC,
     IMAGES,
     MIGRATES_EACH_FILE,
     PLUGINS,
-    READS_VERSION_3,
     RUNTIME,
     SHORT,
     VERSION,
@@ -37,8 +38,6 @@ from toolkit_installer.engines.containerd.tables import (
 )
 from toolkit_installer.engines.ownership import Fault, ListedRuntime, is_beneath
 from toolkit_installer.errors import located
-
-_VERSION_3 = 3
 
 
 def parse_file(role: str, path: str, content: bytes, by_relative_pattern: bool = False) -> ConfigFile:  # noqa: FBT001, FBT002
@@ -95,7 +94,7 @@ def find_missing_default(
     plugin = views_of.plugin_of(view, files, version, release)
     table = views_of.plugin_table(view, files, plugin)
     known, default = views_of.merge_served(view, files, version, release)
-    older = view is not View.DEEP and (release is None or release < READS_VERSION_3)
+    older = view is not View.DEEP and (release is None or release < CONTAINERD_2)
     name = BUILT_IN_RUNTIME if default is None else default
     if name in known or (older and lookup(table, legacy_type(plugin))):
         return None
@@ -135,7 +134,7 @@ def find_unread(files: Sequence[ConfigFile], release: Release | None) -> Iterato
     version = last_version(files, release) or 1
     deciding = next((file for file in reversed(files) if file.version is not None), None)
     called = f"containerd {release[0]}.{release[1]}"
-    newer = [file for file in files if release >= READS_VERSION_3 and lookup(file.document, table_of(RUNTIME))]
+    newer = [file for file in files if release >= CONTAINERD_2 and lookup(file.document, table_of(RUNTIME))]
     for file in files:
         for name in (SHORT, GRPC, RUNTIME, IMAGES):
             by = deciding if _is_ignored(name, version, release) else None
@@ -157,9 +156,9 @@ def find_unread(files: Sequence[ConfigFile], release: Release | None) -> Iterato
 
 def _is_ignored(name: str, version: int, release: Release) -> bool:
     """Return whether a daemon that goes by this version ignores a file's table under this plugin name."""
-    if release < READS_VERSION_3:
+    if release < CONTAINERD_2:
         return name != (SHORT if version == 1 else GRPC)
-    return version >= _VERSION_3 and name in (SHORT, GRPC)
+    return FILE_VERSIONS[version].is_for_2 and name in (SHORT, GRPC)
 
 
 def find_refused_version(files: Sequence[ConfigFile], version: str, release: Release) -> Fault | None:

@@ -211,7 +211,7 @@ class Layout(msgspec.Struct, frozen=True):
     @property
     def plugin(self) -> str:
         """The plugin that has the runtimes in the generated file."""
-        return tables.CRI_PLUGIN[self.version]
+        return tables.FILE_VERSIONS[self.version].plugin
 
     def finds(self, toolkit_folder: str) -> bool:
         """Return whether the distribution itself detects a toolkit in this folder."""

@@ -22,7 +22,7 @@ from toolkit_installer.engines.containerd.inspection import (
     DistributionInspection,
 )
 from toolkit_installer.engines.containerd.layouts import TEMPLATE_ROLES, Layout, NextStart
-from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, IMPORTS, runtimes_in, shape
+from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, IMPORTS, runtimes_in, shape
 from toolkit_installer.engines.containerd.templates import Rendered
 from toolkit_installer.engines.ownership import MARKER
 from toolkit_installer.errors import ConfigurationError
@@ -172,7 +172,7 @@ def _next_generated(
         return None
     on_disk = templates.remove_block(present.get(start.template, templates.BASE))
     base = templates.recover_base(generated, on_disk, start.base)
-    plugin = CRI_PLUGIN[start.base]
+    plugin = FILE_VERSIONS[start.base].plugin
     return _Generated(
         start,
         start_with_us,
@@ -246,7 +246,7 @@ def _with_additions(content: bytes, layout: Layout, next_file: _Generated | None
         return next_file.with_us.text
     if next_file is not None and next_file.without is None and version != layout.version:
         return None
-    plugin = CRI_PLUGIN[version]
+    plugin = FILE_VERSIONS[version].plugin
     if target.role not in TEMPLATE_ROLES:
         added = toml_document.parse(target.target or b"")
     else:
@@ -294,7 +294,7 @@ def _generated_next(process: Process, layout: Layout) -> tuple[NextStart, Render
         return None
     text = texts.get(start.template, templates.BASE)
     base = templates.recover_base(generated, templates.remove_block(text), start.base)
-    rendered = templates.render(text, base, CRI_PLUGIN[start.base])
+    rendered = templates.render(text, base, FILE_VERSIONS[start.base].plugin)
     return None if rendered is None else (start, rendered)
 
 

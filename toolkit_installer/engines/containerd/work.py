@@ -12,10 +12,9 @@ from toolkit_installer.engines.containerd import tables as views_of
 from toolkit_installer.engines.containerd.files import ImportedFile
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, ContainerdInspection
 from toolkit_installer.engines.containerd.tables import (
+    CONTAINERD_2,
     GRPC,
     MIGRATES_EACH_FILE,
-    READS_VERSION_3,
-    READS_VERSION_4,
     RUNTIME,
     SHORT,
     VERSION,
@@ -23,6 +22,8 @@ from toolkit_installer.engines.containerd.tables import (
     Release,
     View,
     find_disabled,
+    new_file_version,
+    newest_readable_version,
     parse_checked,
     plugins_in,
 )
@@ -117,13 +118,13 @@ class OwnFiles:
         if self.version is not None:
             return None
         legacy = self.request.settings.use_legacy_config
-        if legacy and (self.release is None or self.release < READS_VERSION_3):
+        if legacy and (self.release is None or self.release < CONTAINERD_2):
             return None if self.files[0].document else 1
         if not self.files[0].document:
-            return 3 if self.release is not None and self.release >= READS_VERSION_3 else 2
-        older = self.release is None or self.release < READS_VERSION_3
+            return new_file_version(self.release)
+        older = self.release is None or self.release < CONTAINERD_2
         named = any(file.document.get(key) for file in self.files for key in _PLUGIN_KEYS)
-        return 2 if older and not named else None
+        return new_file_version(self.release) if older and not named else None
 
     @property
     def effective_version(self) -> int | None:
@@ -160,15 +161,15 @@ def _refuse_unread(files: Sequence[ConfigFile], version: int | None, release: Re
     line = toml_document.line_of(deciding.content, VERSION) or 1
     if release is not None:
         name = f"containerd {release[0]}.{release[1]}, which runs here,"
-        if version is not None and version > _newest_version(release):
+        if version is not None and version > newest_readable_version(release):
             raise ConfigurationError(
-                f"is of version {version}, and {name} reads versions 1 to {_newest_version(release)}",
+                f"is of version {version}, and {name} reads versions 1 to {newest_readable_version(release)}",
                 path=deciding.path,
                 line=line,
-                hint=f"write it for version {_newest_version(release)}, or upgrade containerd",
+                hint=f"write it for version {newest_readable_version(release)}, or upgrade containerd",
             )
         short = version == 1 or (version is None and SHORT in plugins_in(root.document))
-        if short and READS_VERSION_3 <= release < MIGRATES_EACH_FILE:
+        if short and CONTAINERD_2 <= release < MIGRATES_EACH_FILE:
             raise ConfigurationError(
                 f"is of version 1, and {name} does not read what such a file says of the CRI plugin",
                 path=deciding.path,
@@ -183,9 +184,3 @@ def _refuse_unread(files: Sequence[ConfigFile], version: int | None, release: Re
             line=toml_document.line_of(root.content, ("plugins", GRPC)) or 1,
             hint="add the line `version = 2` at its top",
         )
-
-
-def _newest_version(release: Release) -> int:
-    if release < READS_VERSION_3:
-        return 2
-    return 3 if release < READS_VERSION_4 else 4

@@ -33,7 +33,7 @@ HANDLERS = tuple(
     Handler(name, f"{FOLDER}/nvidia-container-runtime{end}")
     for name, end in (("nvidia", ""), ("nvidia-cdi", ".cdi"), ("nvidia-legacy", ".legacy"))
 )
-TABLE = {version: containerd_tables.table_of(containerd_tables.CRI_PLUGIN[version]) for version in (2, 3)}
+TABLE = {version: containerd_tables.table_of(containerd_tables.FILE_VERSIONS[version].plugin) for version in (2, 3)}
 
 HEADS = st.sampled_from(["", "# a comment\n", "root = '/var/lib/x' # mine\n", "imports = ['/etc/c/*.toml']\n"])
 TAILS = st.sampled_from(["", "[debug]\n  level = 'info'", "\n[plugins.'io.containerd.x']\n\ta = [1,\n 2]\n", "# end\n"])
@@ -56,7 +56,7 @@ BUILT_IN = {
 def documents(draw: st.DrawFn) -> tuple[bytes, int]:
     """Return a config.toml that every containerd takes, and its version."""
     version = draw(st.sampled_from([2, 3]))
-    plugin = f'plugins."{containerd_tables.CRI_PLUGIN[version]}"'
+    plugin = f'plugins."{containerd_tables.FILE_VERSIONS[version].plugin}"'
     parts = [f"version = {version}\n", draw(HEADS)]
     if draw(st.booleans()):
         parts.append(f"[{plugin}]\n  sandbox_image = 'x'\n")
@@ -70,7 +70,7 @@ def documents(draw: st.DrawFn) -> tuple[bytes, int]:
 
 def with_us(base: bytes, version: int, default: str | None = "nvidia") -> tuple[bytes, Ownership]:
     document, _ = containerd_tables.parse_checked(base)
-    plugin = containerd_tables.CRI_PLUGIN[version]
+    plugin = containerd_tables.FILE_VERSIONS[version].plugin
     made = containerd_config.entries(containerd_sources.base_runtime(document, plugin), plugin, HANDLERS)
     built_in = lookup(document, (*TABLE[version], "runtimes")) is ABSENT
     part = Part(plugin, made, default, built_in=built_in)
@@ -125,7 +125,7 @@ def test_an_operators_edit_meanwhile_is_all_that_is_left_of_the_difference(
     made: tuple[bytes, int], edit: tuple[str, Path, Any]
 ) -> None:
     base, version = made
-    path = tuple(part.replace("{p}", containerd_tables.CRI_PLUGIN[version]) for part in edit[1])
+    path = tuple(part.replace("{p}", containerd_tables.FILE_VERSIONS[version].plugin) for part in edit[1])
     text, ownership = with_us(base, version)
     edited = toml_document.edit(text, [Set(path, edit[2])], marker="theirs")
     without, left = containerd_config.without_us(edited, ownership, FOLDER)
@@ -167,7 +167,7 @@ def test_a_default_that_is_no_runc_lends_its_options_to_nobody(version: int) -> 
     effective: dict[str, Any] = {"default_runtime_name": "kata", "runtimes": runtimes}
     for part in reversed(TABLE[version]):
         effective = {part: effective}
-    plugin = containerd_tables.CRI_PLUGIN[version]
+    plugin = containerd_tables.FILE_VERSIONS[version].plugin
     ((_, entry), *_) = containerd_config.entries(containerd_sources.base_runtime(effective, plugin), plugin, HANDLERS)
     assert entry == {
         "runtime_type": "io.containerd.runc.v2",

@@ -19,7 +19,7 @@ from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_R
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection as Inspection
 from toolkit_installer.engines.containerd.layouts import DROP_IN_ROLE as PLACED_ROLE
 from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, Layout
-from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, PLUGINS, shape
+from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, PLUGINS, shape
 from toolkit_installer.engines.ownership import MARKER
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.node.reading import FileIdentity, Found, Metadata
@@ -234,7 +234,7 @@ def test_a_version_1_that_we_wrote_goes_whatever_others_wrote() -> None:
     files = (file(ROOT_ROLE, "/c", b""), file(DROP_IN_ROLE, DROP_IN, None))
     story = made(Containerd().desired(Inspection("/s", files, None), request, {}).files[0])
     assert meaning(story.text)["version"] == 1
-    goal = story.without_us(setting(("plugins", CRI_PLUGIN[1], "sandbox_image"), "pause")(story.text))
+    goal = story.without_us(setting(("plugins", FILE_VERSIONS[1].plugin, "sandbox_image"), "pause")(story.text))
     assert meaning(goal.base) == {"plugins": {"cri": {"sandbox_image": "pause"}}}
     assert goal.left == ()
 

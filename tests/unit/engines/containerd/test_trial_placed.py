@@ -19,14 +19,14 @@ from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.distributions.rancher import RancherLayout
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection, DistributionInspection
 from toolkit_installer.engines.containerd.layouts import DROP_IN_ROLE, OLDER_TEMPLATE_ROLE, TEMPLATE_ROLE, Layout
-from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, shape
+from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, shape
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import Programs
 from toolkit_installer.node.reading import FileIdentity, Found, Metadata
 
-PLUGIN = CRI_PLUGIN[2]
+PLUGIN = FILE_VERSIONS[2].plugin
 OURS = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 GENERATED = b"""version = 2
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
