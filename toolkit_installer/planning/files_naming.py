@@ -20,6 +20,7 @@ import msgspec
 from toolkit_installer import lazy, log
 from toolkit_installer.documents import mentions, toml_document
 from toolkit_installer.documents.changes import lookup
+from toolkit_installer.engines import registry
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.engines.containerd import files
 from toolkit_installer.engines.containerd import files as containerd_files
@@ -266,7 +267,6 @@ def _matching(reader: CachedReader, pattern: str) -> Sequence[str]:
 
 _ROWS = [row for row in TABLE if row.refused is None]
 """The rows whose engine could run the toolkit; the files of others may belong to local users."""
-_ENGINES = ("docker", "containerd", "crio")
 _OTHERS = (
     "/etc/containerd/conf.d/*.toml",
     "/etc/crio/crio.conf.d/*",
@@ -275,9 +275,9 @@ _OTHERS = (
     "/etc/containers/containers.conf.d/*.conf",
     "/usr/share/containers/containers.conf",
     "/usr/share/containers/containers.conf.d/*.conf",
-    *(f"/etc/default/{engine}" for engine in _ENGINES),
-    *(f"/etc/sysconfig/{engine}*" for engine in _ENGINES),
-    *(f"/etc/conf.d/{engine}" for engine in _ENGINES),
+    *(f"/etc/default/{engine}" for engine in registry.names()),
+    *(f"/etc/sysconfig/{engine}*" for engine in registry.names()),
+    *(f"/etc/conf.d/{engine}" for engine in registry.names()),
     "/etc/containers/containers.conf.modules/*.conf",
     "/usr/share/containers/containers.conf.modules/*.conf",
     "/root/.config/containers/containers.conf",

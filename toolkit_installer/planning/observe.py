@@ -11,6 +11,7 @@ from functools import partial
 
 import msgspec
 
+from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.api import Engine, Inspection, LiveState, RecordedFile
 from toolkit_installer.engines.common import command_line, losses
@@ -27,7 +28,7 @@ from toolkit_installer.planning.target import Target
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.settings import EngineName, Method
+from toolkit_installer.settings import Method
 from toolkit_installer.toolkit import layout, wrappers
 
 _CLOCK_SECONDS = 2.0
@@ -196,7 +197,7 @@ def installed_method(receipt: Receipt) -> Method | None:
 
 def add_answer(node: Node, base: CdiSupport, live: LiveState | None, silence: str) -> CdiSupport:
     """Return `base` with the facts from its engine's present answer. Raises NodeError."""
-    if base.engine is EngineName.DOCKER:
+    if registry.row_of(base.engine).shim_sockets:
         from toolkit_installer.engines.detect import kubelet  # no other engine needs it
 
         base = msgspec.structs.replace(base, by_shim=kubelet.reaches_docker_by_shim(node))

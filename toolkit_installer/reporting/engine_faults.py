@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit_installer.documents import shown
 from toolkit_installer.documents.changes import ABSENT, Table, is_same, lookup
+from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.api import LiveState
 from toolkit_installer.engines.ownership import Fault
@@ -26,7 +27,6 @@ from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt
 from toolkit_installer.reporting.status_verdict import FileFault
-from toolkit_installer.settings import EngineName
 from toolkit_installer.toolkit import wrappers
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ def _find_cgroup_mismatch(node: Node, engine: EngineRecord, live: LiveState) -> 
 
 def _is_used_by(node: Node, engine: EngineRecord, user: Kubelet) -> bool:
     """Return whether a kubelet uses this engine. Raises NodeError."""
-    if engine.name is EngineName.DOCKER:
+    if registry.row_of(engine.name).shim_sockets:
         from toolkit_installer.engines.detect import kubelet  # noqa: PLC0415  # as above
 
         return kubelet.reaches_docker_by_shim(node)

@@ -292,7 +292,7 @@ def _sockets(seen: NodeFacts) -> Iterator[Finding]:
         return
     shown = ", ".join(sorted(used))
     for name, socket in seen.toolkit_engines:
-        if normalize_socket(socket) not in used and not _is_dockers(name, used):
+        if normalize_socket(socket) not in used and not _is_reached_by_shim(name, used):
             what = f"the handlers are configured for {name} on {socket}, and the kubelet uses {shown}"
             causes = "pods with a GPU fail: the kubelet's engine does not know the handlers"
             hint = f"`toolkit-installer uninstall`, then `toolkit-installer run --socket {min(used)}`"
@@ -306,10 +306,10 @@ def _sockets(seen: NodeFacts) -> Iterator[Finding]:
             yield Finding(Illness.OTHER_SOCKET, path, line, what, causes, hint)
 
 
-def _is_dockers(name: str, used: set[str]) -> bool:
-    """Return whether a kubelet reaches docker by a shim's socket."""
-    shims = ("cri-dockerd.sock", "dockershim.sock")
-    return name == EngineName.DOCKER and any(posixpath.basename(socket) in shims for socket in used)
+def _is_reached_by_shim(name: str, used: set[str]) -> bool:
+    """Return whether a kubelet reaches the engine by a shim's socket."""
+    shims = next((row.shim_sockets for row in registry.ENGINES if row.name == name), ())
+    return any(posixpath.basename(socket) in shims for socket in used)
 
 
 def _cgroups(seen: NodeFacts) -> Iterator[Finding]:
@@ -345,7 +345,7 @@ def _cgroups(seen: NodeFacts) -> Iterator[Finding]:
 def _is_used(seen: NodeFacts, engine: EngineSeen) -> bool:
     """Return whether the kubelets use this engine; True if no kubelet names a socket."""
     used = {normalize_socket(str(each.socket)) for each in seen.kubelets if each.socket is not None}
-    return not used or normalize_socket(engine.socket) in used or _is_dockers(engine.name, used)
+    return not used or normalize_socket(engine.socket) in used or _is_reached_by_shim(engine.name, used)
 
 
 def _driver_of(engine: EngineSeen) -> CgroupSetting | None:
@@ -480,7 +480,7 @@ def _remedy(seen: NodeFacts, engine: EngineSeen | None, topic: Topic, hint: str)
     """Return the remedy for people who may edit the node's files, or for those who declare them elsewhere."""
     distribution = engine.distribution if engine is not None else ""
     host = diagnosis_form.host_of(seen.os_release, seen.signs, distribution)
-    return diagnosis_form.remedy(host, topic, engine.name if engine is not None else EngineName.CONTAINERD, hint)
+    return diagnosis_form.remedy(host, topic, engine.name if engine is not None else registry.MOST_USED, hint)
 
 
 def _at(path: str, line: int | None) -> str:

@@ -89,7 +89,7 @@ _PLUGIN_PREFIX = "toolkit_installer.nri."
 _JSON_PREFIX = "toolkit_installer.documents.json_"
 """The module that writes the files of docker and CRI-O, and of no other engine."""
 
-SEPARATE_ENGINES = (EngineName.DOCKER, EngineName.CRIO)
+SEPARATE_ENGINES = tuple(row.name for row in registry.ENGINES if row.imported_alone)
 """The engines whose packages are imported for that engine alone; containerd's files are inspected for others too."""
 
 _EXCLUDED_MODULES = _CHILD_MODULES | READ_ONLY_MODULES
