@@ -22,8 +22,7 @@ from toolkit_installer.documents import mentions, toml_document
 from toolkit_installer.documents.changes import lookup
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
-from toolkit_installer.engines.containerd import files
-from toolkit_installer.engines.containerd import files as containerd_files
+from toolkit_installer.engines.containerd import config_files
 from toolkit_installer.engines.containerd.distributions import layout_of
 from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.engines.containerd.tables import executable, runtimes_in, shape
@@ -260,7 +259,7 @@ def _matching(reader: CachedReader, pattern: str) -> Sequence[str]:
     if reader.lacks(posixpath.dirname(_WILDCARD.split(pattern, maxsplit=1)[0])):
         return []
     try:
-        return list(dict.fromkeys([*reader.matching(pattern), *containerd_files.expand_pattern(reader, pattern)]))
+        return list(dict.fromkeys([*reader.matching(pattern), *config_files.expand_pattern(reader, pattern)]))
     except ConfigurationError:
         return []  # no engine here reads a file that cannot be reached from here
 
@@ -342,7 +341,7 @@ def list_command_line_files(node: Node) -> Iterator[str]:
         yield from _find_flagged_files(" ".join(process.arguments))
         if process.hidden and process.name in PROCESS_NAMES[EngineName.CONTAINERD]:
             try:
-                config = files.find_config(process)
+                config = config_files.find_config(process)
             except ConfigurationError as error:
                 log.get().warning(
                     "What an engine reads cannot be looked at for the toolkit",
@@ -366,7 +365,7 @@ def list_imports(content: bytes, path: str) -> Iterator[str]:
     """Yield the imports of an engine's file, and patterns for the folders that it names."""
     text = content.decode(errors="replace")
     try:
-        yield from containerd_files.imports(content, path)
+        yield from config_files.imports(content, path)
     except ConfigurationError:  # a template, or broken: its imports are read all the same, or will be
         for listed in re.findall(_IMPORTS, text):
             yield from (

@@ -20,7 +20,7 @@ from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.node import machine, signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.reading import Tree
-from toolkit_installer.planning import installed as cdi_files
+from toolkit_installer.planning import installed
 from toolkit_installer.planning.installed import Copies, Generated, InstalledFile, inspect_file
 from toolkit_installer.planning.method import CdiSupport, Choice, choose_method, explain_unreadable, find_obstacle
 from toolkit_installer.planning.plan import EngineFacts, Facts, ToolkitFacts, find_mismatches
@@ -49,7 +49,7 @@ def observe(node: Node, target: Target, receipt: Receipt | None, store: ReceiptS
     generated = _generate_specification(target, choice)
     recorded = receipt.specifications if receipt is not None else ()
     paths = [record.path for record in recorded] + ([generated.path] if generated is not None else [])
-    specifications = cdi_files.read_specifications(node, store, paths)
+    specifications = installed.read_specifications(node, store, paths)
     return Facts(
         receipt, originals, engines, _inspect_toolkit(node, target, receipt), specifications, generated, ways, choice
     )
@@ -138,7 +138,7 @@ def _inspect_toolkit(node: Node, target: Target, receipt: Receipt | None) -> Too
     def in_use() -> bool:
         from toolkit_installer.planning import toolkit_users
 
-        return bool(toolkit_users.list_users(node, folder, cdi_files.list_our_digests(receipt)))
+        return bool(toolkit_users.list_users(node, folder, installed.list_our_digests(receipt)))
 
     def named(changing: Collection[str]) -> frozenset[str]:
         from toolkit_installer.planning import files_naming

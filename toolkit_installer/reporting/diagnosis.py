@@ -18,7 +18,7 @@ from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.api import HOOK_ROLE, DesiredState, Inspection
 from toolkit_installer.engines.common import serving
-from toolkit_installer.engines.containerd import files
+from toolkit_installer.engines.containerd import config_files
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection
 from toolkit_installer.engines.detect import decide, kubelet, own_container
@@ -239,7 +239,7 @@ class _NodeInspection:
         process = serving.find_process(node, EngineName.CONTAINERD, inspection.socket)
         place = None
         if process is not None:
-            place = self._tried("containerd's file", None, files.find_config_or, process, usual)
+            place = self._tried("containerd's file", None, config_files.find_config_or, process, usual)
         reader = Reader(root_of(process)) if process is not None and place is not None else node.files
         root = place or (inspection.placed.layout.generated if inspection.placed is not None else usual)
         faults: list[Fault] = []

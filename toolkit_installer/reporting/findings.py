@@ -13,9 +13,7 @@ from toolkit_installer.documents.masking import MASK
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.api import parse_release
-from toolkit_installer.engines.containerd import effective
-from toolkit_installer.engines.containerd import tables as containerd_tables
-from toolkit_installer.engines.containerd import tables as containerd_views
+from toolkit_installer.engines.containerd import faults, tables
 from toolkit_installer.engines.containerd.tables import ConfigFile
 from toolkit_installer.engines.ownership import CgroupSetting, Fault, ListedRuntime, is_beneath
 from toolkit_installer.engines.registry import normalize_socket
@@ -96,7 +94,7 @@ def _reads(engine: EngineSeen) -> list[ConfigFile]:
     if engine.name is not EngineName.CONTAINERD:
         return []
     try:
-        return [effective.parse_file("", each.path, each.content, each.by_relative_pattern) for each in engine.files]
+        return [tables.parse_file("", each.path, each.content, each.by_relative_pattern) for each in engine.files]
     except ConfigurationError:
         return []
 
@@ -107,13 +105,13 @@ def _replaced(seen: NodeFacts) -> Iterator[Finding]:
         if len(files) < 2:  # noqa: PLR2004  # one file alone replaces nothing
             continue
         release = parse_release(engine.version)
-        version = effective.last_version(files, release)
-        views = containerd_views.possible_views(release, version)
-        missing = [effective.find_missing_default(view, files, version, release) for view in views]
+        version = tables.last_version(files, release)
+        views = tables.possible_views(release, version)
+        missing = [faults.find_missing_default(view, files, version, release) for view in views]
         stops = "every pod of this node fails" if all(missing) else "with older releases of containerd every pod fails"
         # the newest view that loses settings: its text is true of most releases
         lost = next(
-            filter(None, (list(effective.find_replaced(view, files, version, release)) for view in views[::-1])), []
+            filter(None, (list(faults.find_replaced(view, files, version, release)) for view in views[::-1])), []
         )
         taken = next(filter(None, missing[::-1]), None)
         if taken is not None and taken.path not in {fault.path for fault in lost}:
@@ -134,17 +132,17 @@ def _mixed(seen: NodeFacts) -> Iterator[Finding]:
                 if file.version != said[0].version:
                     fault = Fault(
                         file.path,
-                        toml_document.line_of(file.content, containerd_tables.VERSION),
+                        toml_document.line_of(file.content, tables.VERSION),
                         f"is of version {file.version}, and {said[0].path} of version {said[0].version}: containerd "
                         "2.0 to 2.2 read one of the two, and 2.3.0 to 2.3.4 do not start",
                         f"write both for the same version (`containerd config migrate`), and restart {engine.name}",
                     )
                     yield _finding_of_fault(seen, engine, Illness.MIXED_VERSIONS, fault, causes)
             continue
-        refused = effective.find_refused_version(files, engine.version, release) if files else None
+        refused = faults.find_refused_version(files, engine.version, release) if files else None
         if refused is not None:
             yield _finding_of_fault(seen, engine, Illness.MIXED_VERSIONS, refused, "containerd does not start again")
-        for fault in effective.find_unread(files, release):
+        for fault in faults.find_unread(files, release):
             yield _finding_of_fault(seen, engine, Illness.MIXED_VERSIONS, fault, causes)
 
 

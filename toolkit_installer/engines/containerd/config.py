@@ -26,7 +26,6 @@ from toolkit_installer.documents.changes import (
     lookup,
     merge_tables,
 )
-from toolkit_installer.engines import ownership
 from toolkit_installer.engines import ownership as ownership_of
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
@@ -162,7 +161,7 @@ def low_level(document: Table, plugin: str, built_in: str = BUILT_IN_RUNTIME) ->
 
     `built_in`: the executable of a runtime that names none.
     """
-    return ownership.list_low_level_runtimes(
+    return ownership_of.list_low_level_runtimes(
         document, shape(plugin), legacy=legacy_entry(document, plugin), built_in=built_in
     )
 

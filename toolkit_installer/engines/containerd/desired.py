@@ -3,7 +3,7 @@
 For files of containerd's own: the handlers go into a drop-in of ours, or into the file where every daemon in question
 sees them. For a distribution: they go into its drop-in or template, or are left to its own detection of the toolkit.
 Their removal is the same for both. config.py edits the text of one file and chooses whose settings the handlers get;
-work.py has how the files are read.
+own_files.py has how the files are read.
 """
 
 from __future__ import annotations
@@ -20,10 +20,7 @@ from toolkit_installer.documents import shown, toml_document
 from toolkit_installer.documents.changes import ABSENT, Table, is_same, lookup
 from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, RecordedFile
 from toolkit_installer.engines.common import losses
-from toolkit_installer.engines.containerd import config, layouts, templates
-from toolkit_installer.engines.containerd import config as containerd_sources
-from toolkit_installer.engines.containerd import files as containerd_files
-from toolkit_installer.engines.containerd import tables as views_of
+from toolkit_installer.engines.containerd import config, config_files, layouts, tables, templates
 from toolkit_installer.engines.containerd.config import Candidate, Part
 from toolkit_installer.engines.containerd.inspection import (
     DROP_IN,
@@ -35,6 +32,7 @@ from toolkit_installer.engines.containerd.inspection import (
     is_import,
 )
 from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, TEMPLATE_ROLES, AdditionMethod
+from toolkit_installer.engines.containerd.own_files import OwnFiles
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
     CONTAINERD_2,
@@ -52,7 +50,6 @@ from toolkit_installer.engines.containerd.tables import (
     runtimes_in,
     shape,
 )
-from toolkit_installer.engines.containerd.work import OwnFiles
 from toolkit_installer.engines.ownership import MARKER, Ownership, is_blank, revert_content
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, located
@@ -87,7 +84,7 @@ class DistributionEdit:
                 templates.refuse_duplicates(wanted.base or b"", layout.finding(request.toolkit_folder))
         self.document = layout.document(placed.content, request.toolkit_folder)
         sources, folder = inspection.sources, request.toolkit_folder
-        self.candidates = containerd_sources.candidates(sources, self.document, layout.plugin, folder)
+        self.candidates = config.candidates(sources, self.document, layout.plugin, folder)
 
     def desired(self) -> DesiredState:
         """Return the desired content of the files. Raises ConfigurationError."""
@@ -108,14 +105,14 @@ class DistributionEdit:
                 "when it starts: cleanup leaves them to it"
             )
         built_in = next(iter(self.placed.low_level), BUILT_IN_RUNTIME)
-        low_level = containerd_sources.low_level(self.document, self.layout.plugin, built_in)
+        low_level = config.low_level(self.document, self.layout.plugin, built_in)
         return DesiredState(tuple(self.without.values()), self.served, self.default, low_level, tuple(self.notes))
 
     def _part(self, version: int) -> Part:
         """Return the additions to a file of this version."""
         settings = self.request.settings
         plugin = FILE_VERSIONS[version].plugin
-        base_runtime = containerd_sources.chosen_base_runtime(self.candidates, self.document, self.layout.plugin)
+        base_runtime = config.chosen_base_runtime(self.candidates, self.document, self.layout.plugin)
         made = config.entries(base_runtime, plugin, self.request.handlers, settings)
         legacy = settings.use_legacy_config and plugin == SHORT
         cdi = self.request.enable_cdi and _distribution_wants_cdi(self.document, self.layout.plugin, version)
@@ -124,7 +121,7 @@ class DistributionEdit:
     def _into_drop_in(self) -> None:
         version = self.start.version
         part = self._part(version)
-        self.notes += containerd_sources.note_unused_sources(self.inspection.sources, self.candidates)
+        self.notes += config.note_unused_sources(self.inspection.sources, self.candidates)
         if part.legacy:
             self.default = None  # a default of the legacy kind has no name
         elif self.request.settings.use_legacy_config:
@@ -162,7 +159,7 @@ class DistributionEdit:
             self.notes.append(f"{wanted.path} {why}")
         self.without[self.role] = msgspec.structs.replace(wanted, target=text)
         self._note_cdi(part)
-        self.notes += containerd_sources.note_unused_sources(self.inspection.sources, self.candidates)
+        self.notes += config.note_unused_sources(self.inspection.sources, self.candidates)
         self._note_unused(own, f"{wanted.path} has their tables already")
         if templates.is_conditional(base):
             found = self.layout.finding(self.request.toolkit_folder) & self.served.keys() - own
@@ -263,7 +260,7 @@ def build_drop_in_state(work: OwnFiles) -> DesiredState | None:
     new = version if not drop_in.base or not toml_document.parse(drop_in.base) else None
     host_path = work.inspection.drop_in_named or work.request.settings.drop_in or DROP_IN
     base = root.base or b""
-    if containerd_files.covers(containerd_files.imports(base, root.path), posixpath.normpath(host_path)):
+    if config_files.covers(config_files.imports(base, root.path), posixpath.normpath(host_path)):
         text, ownership = base, Ownership()
     else:
         text, ownership = config.add_import(base, host_path)
@@ -281,7 +278,7 @@ def build_in_place_state(work: OwnFiles) -> DesiredState:
     plugins: dict[tuple[str, str], list[View]] = {}
     for view in work.views:
         plugin = work.plugin(view)
-        role = views_of.find_last_with(view, work.files, plugin).role
+        role = tables.find_last_with(view, work.files, plugin).role
         plugins.setdefault((role, plugin), []).append(view)
         if work.release is None and plugin == SHORT and view is View.DEEP:
             plugins.setdefault((role, RUNTIME), []).append(view)
@@ -327,8 +324,8 @@ def _refuse_losses(work: OwnFiles, edited: Mapping[str, DesiredFile]) -> None:
     ]
     request = work.request
     for view in work.views:
-        old, _ = views_of.merge_served(view, work.files, work.version, work.release)
-        new, default = views_of.merge_served(view, after, work.effective_version, work.release)
+        old, _ = tables.merge_served(view, work.files, work.version, work.release)
+        new, default = tables.merge_served(view, after, work.effective_version, work.release)
         wrong = [
             f"it would not see the handler {name}"
             for name, path in request.served.items()
@@ -358,15 +355,15 @@ def _refuse_losses(work: OwnFiles, edited: Mapping[str, DesiredFile]) -> None:
 def _part(work: OwnFiles, plugin: str, views: Sequence[View]) -> Part:
     """Return the additions to one plugin's table of a file, for daemons with these views."""
     settings = work.request.settings
-    effective = views_of.plugin_table(views[-1], work.files, plugin)
+    effective = tables.plugin_table(views[-1], work.files, plugin)
     older = _version_1_table(work, plugin)
     base_runtime = config.chosen_base_runtime(_candidates(work, effective, plugin), effective, plugin)
     if not base_runtime and older:
         base_runtime = config.chosen_base_runtime(_candidates(work, older, SHORT), older, SHORT)
     made = config.entries(base_runtime, plugin, work.request.handlers, settings)
-    tables = [views_of.plugin_table(view, work.files, plugin) for view in views]
+    merged = [tables.plugin_table(view, work.files, plugin) for view in views]
     # without a map of runtimes, containerd 1.x uses its own runc
-    built_in = any(lookup(table, shape(plugin).runtimes) is ABSENT for table in tables)
+    built_in = any(lookup(table, shape(plugin).runtimes) is ABSENT for table in merged)
     legacy = settings.use_legacy_config and plugin == SHORT
     cdi = work.request.enable_cdi and _wants_cdi(work, effective, plugin)
     ours = work.request.served
@@ -384,8 +381,8 @@ def _version_1_table(work: OwnFiles, plugin: str) -> Table:
     """
     if plugin != RUNTIME or work.effective_version not in (None, 1) or work.release is not None:
         return {}
-    known = runtimes_in(views_of.plugin_table(work.views[-1], work.files, RUNTIME), RUNTIME)
-    return {} if known else views_of.plugin_table(work.views[-1], work.files, SHORT)
+    known = runtimes_in(tables.plugin_table(work.views[-1], work.files, RUNTIME), RUNTIME)
+    return {} if known else tables.plugin_table(work.views[-1], work.files, SHORT)
 
 
 def _candidates(work: OwnFiles, effective: Table, plugin: str) -> list[Candidate]:
@@ -415,7 +412,7 @@ def _build_state(work: OwnFiles, files: Sequence[DesiredFile], notes: Sequence[s
     No note keeps the handlers from being registered.
     """
     plugin = work.plugin(work.views[-1])
-    table = views_of.plugin_table(work.views[-1], work.files, plugin)
+    table = tables.plugin_table(work.views[-1], work.files, plugin)
     settings = work.request.settings
     told = [*notes, *config.note_unused_sources(work.inspection.sources, _candidates(work, table, plugin))]
     if work.release is None:  # trial.py checks the imports of a live containerd

@@ -33,11 +33,9 @@ from toolkit_installer.engines.api import (
     parse_release,
 )
 from toolkit_installer.engines.common import cri, losses, reload_method, serving
-from toolkit_installer.engines.common import reload_method as common_trial
 from toolkit_installer.engines.common.serving import EngineBrokenError, NoAnswerError
-from toolkit_installer.engines.containerd import config, effective, layouts, templates, trial
+from toolkit_installer.engines.containerd import config, config_files, faults, layouts, tables, templates, trial
 from toolkit_installer.engines.containerd import desired as containerd_desired
-from toolkit_installer.engines.containerd import files as root_file
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.desired import DistributionEdit
 from toolkit_installer.engines.containerd.distributions import DISTRIBUTIONS, layout_of
@@ -49,6 +47,7 @@ from toolkit_installer.engines.containerd.inspection import (
     ContainerdInspection,
 )
 from toolkit_installer.engines.containerd.layouts import AdditionMethod, Layout
+from toolkit_installer.engines.containerd.own_files import OwnFiles
 from toolkit_installer.engines.containerd.tables import (
     CRI_TABLES,
     PLUGINS,
@@ -59,7 +58,6 @@ from toolkit_installer.engines.containerd.tables import (
     runtimes_in,
     shape,
 )
-from toolkit_installer.engines.containerd.work import OwnFiles
 from toolkit_installer.engines.ownership import (
     BUILT_IN,
     CgroupSetting,
@@ -142,7 +140,7 @@ def _candidate_folders(node: Node, process: Process | None, folder: str) -> Iter
     if beside is not None:
         yield node.files, posixpath.join(posixpath.dirname(folder), beside), folder
     views: list[tuple[Reader, str]] = []
-    if process is not None and (started_with := root_file.find_config_or(process, "")):
+    if process is not None and (started_with := config_files.find_config_or(process, "")):
         views.append((Reader(root_of(process)), started_with))
     views += [(files, row.started_with) for files in node.readers()[1:] for row in DISTRIBUTIONS]
     for files, made in views:
@@ -201,7 +199,7 @@ class Containerd(Adapter[ContainerdInspection]):
         config = target.config
         if config is None:
             process = serving.find_process(node, self.name, socket)
-            config = root_file.find_config(process) if process is not None else None
+            config = config_files.find_config(process) if process is not None else None
         layout = layout_of(node.files.content, config) if config is not None else None
         if config is None or layout is None:
             return None
@@ -263,13 +261,13 @@ class Containerd(Adapter[ContainerdInspection]):
     ) -> Sequence[tuple[EngineFile, Ownership]]:
         """Return the file that imports our drop-in by its own line, if its default runtime is one of `handlers`."""
         process = live.process if live is not None else None
-        if process is not None and root_file.find_layout(process) is not None:
+        if process is not None and config_files.find_layout(process) is not None:
             return ()  # a distribution generates it
         if DROP_IN_ROLE not in known:
             return ()
         beside = posixpath.join(posixpath.dirname(posixpath.dirname(known[DROP_IN_ROLE])), posixpath.basename(CONFIG))
         try:
-            config = root_file.find_config_or(process, CONFIG) if process is not None else None
+            config = config_files.find_config_or(process, CONFIG) if process is not None else None
             root = EngineFile(ROOT_ROLE, *node.locate_file(config or beside))
             document, _ = parse_checked(root.content or b"")
         except (ConfigurationError, NodeError):
@@ -286,7 +284,7 @@ class Containerd(Adapter[ContainerdInspection]):
         if (
             live is not None
             and live.process is not None
-            and (layout := root_file.find_layout(live.process)) is not None
+            and (layout := config_files.find_layout(live.process)) is not None
         ):
             if layout.reloads_itself and settings.reload_mode in (None, ReloadMode.SIGNAL):
                 return Reload(ReloadMode.SIGNAL, watched_by=layout.name)
@@ -323,7 +321,7 @@ class Containerd(Adapter[ContainerdInspection]):
 
     def reads_instead(self, node: Node, live: LiveState, files: Mapping[str, str]) -> str:
         """Return the file that containerd reads if it is not ours and imports none of ours; "" on a distribution."""
-        if live.process is None or root_file.find_layout(live.process) is not None:
+        if live.process is None or config_files.find_layout(live.process) is not None:
             return ""
         return containerd_inspection.reads_instead(node, live.process, tuple(files.values()))
 
@@ -340,11 +338,11 @@ class Containerd(Adapter[ContainerdInspection]):
         process = live.process if live is not None else serving.find_process(node, self.name, socket)
         called = live.version if live is not None else ""
         if process is not None and not called:
-            called = common_trial.query_containerd_version(node.programs, process.executable)
+            called = reload_method.query_containerd_version(node.programs, process.executable)
         try:
-            if process is not None and root_file.find_layout(process) is not None:
+            if process is not None and config_files.find_layout(process) is not None:
                 return ()
-            place = root_file.find_config_or(process, containerd_inspection.CONFIG) if process is not None else None
+            place = config_files.find_config_or(process, containerd_inspection.CONFIG) if process is not None else None
             reader = Reader(root_of(process)) if process is not None and place is not None else node.files
             root = place or files.get(containerd_inspection.ROOT_ROLE, containerd_inspection.CONFIG)
             read = containerd_inspection.read_files(reader, root)
@@ -352,7 +350,7 @@ class Containerd(Adapter[ContainerdInspection]):
             # an unreadable file is reported where it is to be changed, and may be valid for containerd
             broken = error.path is not None and not isinstance(error, NodeError)
             return (Fault.of(error, stops=True),) if broken else ()
-        return tuple(effective.check_files(read, called))
+        return tuple(faults.check_files(read, called))
 
     def other_files(
         self,
@@ -387,8 +385,8 @@ class Containerd(Adapter[ContainerdInspection]):
 
     def listed(self, files: Sequence[tuple[str, bytes]], version: str) -> Sequence[ListedRuntime]:
         """Return the runtimes of config.toml and its imports. Raises ConfigurationError."""
-        read = [effective.parse_file("", path, content) for path, content in files]
-        return tuple(effective.list_runtimes(read, parse_release(version))) if read else ()
+        read = [tables.parse_file("", path, content) for path, content in files]
+        return tuple(tables.list_runtimes(read, parse_release(version))) if read else ()
 
     def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:
         """Return the cgroup driver of the default runtime. Raises ConfigurationError."""
@@ -409,16 +407,16 @@ class Containerd(Adapter[ContainerdInspection]):
         """Return the files that keep our handlers served after a restart; "" for none, and on a distribution."""
         process = live.process
         try:
-            if process is None or root_file.find_layout(process) is not None:
+            if process is None or config_files.find_layout(process) is not None:
                 return ""
-            root = root_file.find_config_or(process, containerd_inspection.CONFIG)
+            root = config_files.find_config_or(process, containerd_inspection.CONFIG)
             if root is None:
                 return ""
             read = containerd_inspection.read_files(Reader(root_of(process)), root)
         except ConfigurationError:
             return ""  # unknown then
-        faults = effective.find_served_in(read, live.release, toolkit_folder)
-        return "; ".join(f"{fault.path}:{fault.line} {fault.reason}" for fault in faults)
+        serving_ours = faults.find_served_in(read, live.release, toolkit_folder)
+        return "; ".join(f"{fault.path}:{fault.line} {fault.reason}" for fault in serving_ours)
 
     def try_handlers(self, node: Node, socket: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
         """Start a short container through each handler. Raises EngineSilentError."""
@@ -432,7 +430,7 @@ class Containerd(Adapter[ContainerdInspection]):
 
         No signal is sent where the distribution restarts its containerd by itself.
         """
-        layout = root_file.find_layout(process)
+        layout = config_files.find_layout(process)
         if layout is not None and layout.reloads_itself:
             log.get().info(
                 "Waiting for the distribution to restart its containerd",
@@ -550,7 +548,7 @@ def _registered_by_itself(live: LiveState) -> frozenset[str]:
     A handler whose executable differs from the distribution's file is another program's by now, and is omitted.
     """
     process = live.process
-    layout = root_file.find_layout(process) if process is not None else None
+    layout = config_files.find_layout(process) if process is not None else None
     if process is None or layout is None or layout.detects is None:
         return frozenset()
     try:

@@ -12,11 +12,9 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.api import EngineFile, Inspection
 from toolkit_installer.engines.common import command_line, reload_method
 from toolkit_installer.engines.common.serving import PROCESS_NAMES, find_process
-from toolkit_installer.engines.containerd import effective, layouts
-from toolkit_installer.engines.containerd import files as containerd_files
-from toolkit_installer.engines.containerd import files as root_file
+from toolkit_installer.engines.containerd import config_files, layouts, tables
 from toolkit_installer.engines.containerd.config import COMMAND, Sources
-from toolkit_installer.engines.containerd.files import ImportedFile, MissingImport
+from toolkit_installer.engines.containerd.config_files import ImportedFile, MissingImport
 from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.engines.containerd.tables import ConfigFile, find_disabled
 from toolkit_installer.engines.target import EngineTarget
@@ -100,9 +98,9 @@ def has_role(role: str) -> bool:
 def read_files(files: Reader, root: str) -> tuple[ConfigFile, ...]:
     """Return the root and all of its imports, as a daemon reads them. Raises ConfigurationError, NodeError."""
     content = files.content(root) or b""
-    graph, _ = containerd_files.read_imports(files, root, content, frozenset())
-    imported = (effective.parse_file("", each.path, each.content, each.by_relative_pattern) for each in graph)
-    return (effective.parse_file("", root, content), *imported)
+    graph, _ = config_files.read_imports(files, root, content, frozenset())
+    imported = (tables.parse_file("", each.path, each.content, each.by_relative_pattern) for each in graph)
+    return (tables.parse_file("", root, content), *imported)
 
 
 def disabled_in(inspection: Inspection) -> tuple[str, str] | None:
@@ -131,7 +129,7 @@ def inspect_distribution(
     changed = _modified_after(node, layout.templates.values(), layout.generated)
     placed = DistributionInspection(layout, made.content(layout.source), own, ignored, changed)
     usual = layout.generated
-    place = (root_file.find_config_or(process, usual) or usual) if process is not None else None
+    place = (config_files.find_config_or(process, usual) or usual) if process is not None else None
     sources = _read_sources(node, process, target.asked, place)
     return ContainerdInspection(answer.socket, tuple(files), live, answer.silence, placed=placed, sources=sources)
 
@@ -157,9 +155,9 @@ def inspect_own(node: Node, target: EngineTarget, answer: Inspection) -> Contain
         elsewhere[posixpath.dirname(given)] = posixpath.dirname(config)
     names = frozenset({drop_in_path, drop_in.path, named})
     different = {there: here for there, here in elsewhere.items() if there != here}
-    graph, missing = containerd_files.read_imports(node.files, config, root.content or b"", names, different)
+    graph, missing = config_files.read_imports(node.files, config, root.content or b"", names, different)
     files = (root, drop_in, *_editable_imports(node, graph, {root.path, drop_in.path}))
-    place = root_file.find_config_or(process, CONFIG) if process is not None else None
+    place = config_files.find_config_or(process, CONFIG) if process is not None else None
     return ContainerdInspection(
         answer.socket,
         files,
@@ -199,7 +197,7 @@ def _find_given_config(process: Process | None, target: EngineTarget) -> str | N
     if process is None:
         return None
     try:
-        return root_file.find_config(process)
+        return config_files.find_config(process)
     except command_line.HiddenError as error:
         if target.config is None:
             raise
@@ -221,13 +219,13 @@ def reads_instead(node: Node, process: Process, ours: Sequence[str]) -> str:
     """
     if process.name not in PROCESS_NAMES[EngineName.CONTAINERD]:
         return ""
-    theirs = root_file.find_config_or(process, CONFIG)
+    theirs = config_files.find_config_or(process, CONFIG)
     if theirs is None or any(command_line.is_same_file(node, process, theirs, each) is not False for each in ours):
         return ""
     try:
         content = processes.read_as(process, theirs) or b""
         reader = Reader(processes.root_of(process))
-        imported, _ = containerd_files.read_imports(reader, theirs, content, frozenset())
+        imported, _ = config_files.read_imports(reader, theirs, content, frozenset())
     except ConfigurationError:
         return ""  # it cannot be read, so its imports are unknown
     known = any(

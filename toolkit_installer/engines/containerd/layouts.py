@@ -22,10 +22,9 @@ from toolkit_installer.engines.ownership import Ownership, remove_ours
 from toolkit_installer.engines.registry import Distribution
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, located
-from toolkit_installer.node import root as look
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, root_of
-from toolkit_installer.node.root import NodeError
+from toolkit_installer.node.root import NodeError, may_run
 from toolkit_installer.settings import EngineName, EngineSettings
 
 if TYPE_CHECKING:
@@ -247,7 +246,7 @@ class Layout(msgspec.Struct, frozen=True):
         if not paths and process is not None:
             beside, root = posixpath.join(posixpath.dirname(process.executable), RUNC), root_of(process)
             with contextlib.suppress(NodeError):  # the process ended meanwhile, or hides its files
-                paths = [beside] if self.runcs and look.may_run(root.outside(root.canonical(beside))) else []
+                paths = [beside] if self.runcs and may_run(root.outside(root.canonical(beside))) else []
         return tuple(paths[:1])
 
 

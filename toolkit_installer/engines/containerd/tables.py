@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import enum
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Path, Table, lookup, merge_tables
-from toolkit_installer.engines.ownership import Shape
-from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.engines.ownership import ListedRuntime, Shape
+from toolkit_installer.errors import ConfigurationError, located
 
 SHORT: Final = "cri"
 """The CRI plugin's name in files of version 1."""
@@ -284,6 +284,23 @@ class ConfigFile(msgspec.Struct, frozen=True):
     by_relative_pattern: bool
 
 
+def parse_file(role: str, path: str, content: bytes, by_relative_pattern: bool = False) -> ConfigFile:  # noqa: FBT001, FBT002
+    """Return a parsed file. Raises ConfigurationError naming the file."""
+    with located(path):
+        return ConfigFile(role, path, content, *parse_checked(content), by_relative_pattern)
+
+
+def last_version(files: Sequence[ConfigFile], release: Release | None) -> int | None:
+    """Return the version by which a daemon reads all files, None if no file has that line.
+
+    Until 2.2 the last version of any file counts for all; later ones read each file by its own version.
+    """
+    said = [file.version for file in files if file.version is not None]
+    if not said:
+        return None
+    return said[0] if release is not None and release >= MIGRATES_EACH_FILE else said[-1]
+
+
 def possible_views(release: Release | None, version: int | None) -> tuple[View, ...]:
     """Return the possible views: one if the release is known, else those of all releases that read this version."""
     first = FILE_VERSIONS[version or 1].since if release is None else release
@@ -362,3 +379,30 @@ def merge_served(
     if view is View.DEEP or (release is not None and release >= CONTAINERD_2):
         known = merge_tables(own, known or {})  # the daemon decodes a file's values over its own table
     return known if known is not None else own, found.get("default_runtime_name")
+
+
+def list_runtimes(files: Sequence[ConfigFile], release: Release | None) -> Iterator[ListedRuntime]:
+    """Yield the runtimes that a daemon has with these files, its own runc included."""
+    version = last_version(files, release)
+    (view, *_) = possible_views(release, version)
+    known, default = merge_served(view, files, version, release)
+    plugin = plugin_of(view, files, version, release)
+    for name, entry in known.items():
+        path, line = _find_runtime(files_read_by(view, files), name)
+        runc = is_runc(entry)
+        runs = executable(entry) or (BUILT_IN_RUNTIME if runc else None)  # runc's shim looks for it in PATH
+        by_systemd = _is_by_systemd(entry, files, plugin) if runc and line is not None else None
+        yield ListedRuntime(name, runs, path, line, by_systemd, name == (default or BUILT_IN_RUNTIME))
+
+
+def _is_by_systemd(entry: Table, files: Sequence[ConfigFile], plugin: str) -> bool:
+    for_all = (lookup(file.document, ("plugins", plugin, "systemd_cgroup")) for file in files)
+    return lookup(entry, ("options", "SystemdCgroup")) is True or any(said is True for said in for_all)
+
+
+def _find_runtime(files: Sequence[ConfigFile], name: str) -> tuple[str, int | None]:
+    for file in reversed(files):
+        for plugin in PLUGINS:
+            if name in runtimes_in(file.document, plugin):
+                return file.path, toml_document.line_of(file.content, (*shape(plugin).runtimes, name))
+    return files[0].path, None

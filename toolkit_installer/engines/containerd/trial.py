@@ -11,9 +11,9 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import DocumentError, Remove, Set, Table, lookup
 from toolkit_installer.engines.api import DesiredFile, DesiredState
 from toolkit_installer.engines.common import command_line, reload_method
-from toolkit_installer.engines.containerd import config, files, templates
+from toolkit_installer.engines.containerd import config, config_files, templates
 from toolkit_installer.engines.containerd.config import Part
-from toolkit_installer.engines.containerd.files import ImportedFile
+from toolkit_installer.engines.containerd.config_files import ImportedFile
 from toolkit_installer.engines.containerd.inspection import (
     CONFIG,
     DROP_IN_ROLE,
@@ -45,7 +45,7 @@ def try_out(node: Node, inspection: ContainerdInspection, desired: DesiredState)
     by_role = {wanted.role: wanted for wanted in desired.files}
     root, drop_in = (by_role.get(role) or _unchanged_file(inspection, role) for role in (ROOT_ROLE, DROP_IN_ROLE))
     imported = [_without_and_with_us(inspection, each, by_role) for each in inspection.graph]
-    place = files.find_config_or(process, CONFIG) or root.path  # the named file, if the running one is hidden
+    place = config_files.find_config_or(process, CONFIG) or root.path  # the named file, if the running one is hidden
     old, new = (_make_imports_absolute(content or b"", place) for content in (root.base, root.target))
     before, words = reload_method.dump_containerd_config(programs, binary, old)
     if before is None:
@@ -262,12 +262,12 @@ def refusal(node: Node, process: Process) -> str | None:
     """Return why this containerd would not start again with its present files; None if nothing is known."""
     programs, binary = node.programs, process.executable
     try:
-        layout = files.find_layout(process)
+        layout = config_files.find_layout(process)
         made = _generated_next(process, layout) if layout is not None else None
         if layout is not None and made is not None:
             _refuse_generated(node, process, layout, *made)
             return None
-        given = files.find_config(process)
+        given = config_files.find_config(process)
         place = given or CONFIG
         content = read_as(process, place)
         if content is None and given is None:
@@ -323,7 +323,7 @@ def _find_missing_import(process: Process, path: str, content: bytes, but: str |
     ConfigurationError, NodeError.
     """
     names = frozenset() if but is None else frozenset({but})
-    _, missing = files.read_imports(Reader(root_of(process)), path, content, names)
+    _, missing = config_files.read_imports(Reader(root_of(process)), path, content, names)
     if not missing:
         return None
     importer = "it" if missing[0].importer == path else missing[0].importer
@@ -332,7 +332,7 @@ def _find_missing_import(process: Process, path: str, content: bytes, but: str |
 
 def _make_imports_absolute(content: bytes, place: str) -> bytes:
     """Return the text with absolute imports, as seen from `place`: the binary reads the text from another path."""
-    patterns = files.imports(content, place)
+    patterns = config_files.imports(content, place)
     if patterns == toml_document.parse(content).get("imports", []):
         return content
     return toml_document.edit(content, [Set(IMPORTS, patterns)], marker=MARKER)

@@ -36,12 +36,9 @@ from toolkit_installer.engines.api import (
 from toolkit_installer.engines.common import command_line, cri, reload_method, serving
 from toolkit_installer.engines.common.cri import Pod
 from toolkit_installer.engines.common.serving import NoAnswerError
-from toolkit_installer.engines.crio import config
 from toolkit_installer.engines.crio import config as crio_config
 from toolkit_installer.engines.crio import desired as crio_desired
-from toolkit_installer.engines.crio import places as crio_live
 from toolkit_installer.engines.crio import places as crio_places
-from toolkit_installer.engines.crio import places as crio_sources
 from toolkit_installer.engines.crio.desired import CrioInspection
 from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, CrioLiveState
 from toolkit_installer.engines.crio.places import Places as CrioPlaces
@@ -126,7 +123,7 @@ class Crio(Adapter[CrioInspection]):
         status = [] if target.socket in (None, SOCKET) else ["--socket", target.socket]
         config = [] if places.config == CONFIG else ["--config", places.config]
         config += [] if places.folder == DROP_INS else ["--config-dir", places.folder]
-        sources = crio_sources.read_first_source(node, settings, live, status, config)
+        sources = crio_places.read_first_source(node, settings, live, status, config)
         return CrioInspection(
             socket,
             files,
@@ -150,7 +147,7 @@ class Crio(Adapter[CrioInspection]):
                 hint="use --restart-mode systemd or none",
             )
         hooks_dir = _hooks_dir(node, settings)
-        if isinstance(inspection.live, CrioLiveState) and not crio_live.serves_our_handlers(inspection.live):
+        if isinstance(inspection.live, CrioLiveState) and not crio_places.serves_our_handlers(inspection.live):
             watched = settings.config_mode is ConfigMode.HOOK and hooks_dir in inspection.live.hooks_dirs
             # an inspection without files is for removing our handlers, and CRI-O has none
             if watched or not inspection.files:
@@ -193,9 +190,9 @@ class Crio(Adapter[CrioInspection]):
         """Return why CRI-O's binary refuses the current files, None if it accepts them or they are unknown."""
         if process.hidden:
             return None  # its files are unknown
-        given = crio_live.read_variables(process)
+        given = crio_places.read_variables(process)
         # only explicit values: a root file that is named must exist, the usual one need not
-        values = ((flag, crio_live.read_process_flag(process, given, flag)) for flag in ("--config", "--config-dir"))
+        values = ((flag, crio_places.read_process_flag(process, given, flag)) for flag in ("--config", "--config-dir"))
         try:
             flags = [word for flag, value in values if value for word in (flag, command_line.place(process, value))]
         except NodeError as error:
@@ -207,7 +204,7 @@ class Crio(Adapter[CrioInspection]):
 
         systemd ends all processes in it, unless the unit says otherwise. Source: cri-o issue 2745, systemd.kill(5).
         """
-        if not reload.restarts or reload.unit is None or not crio_live.uses_cgroupfs(inspection.live):
+        if not reload.restarts or reload.unit is None or not crio_places.uses_cgroupfs(inspection.live):
             return ()
         if node.services.property(reload.unit, "KillMode") == "process":
             return ()
@@ -232,8 +229,8 @@ class Crio(Adapter[CrioInspection]):
             raise EngineSilentError(f"{status.name} answers there, not CRI-O", path=socket)
         config: bytes | None = None
         try:
-            config = crio_live.query_configuration(node.root, socket, seconds)
-            runtime = crio_live.parse_runtime_table(config)
+            config = crio_places.query_configuration(node.root, socket, seconds)
+            runtime = crio_places.parse_runtime_table(config)
         except NoAnswerError as error:
             if not status.handlers:
                 raise EngineSilentError(f"CRI-O does not say its handlers: {error.reason}", path=socket) from error
@@ -243,7 +240,7 @@ class Crio(Adapter[CrioInspection]):
             name: entry.get("runtime_path") or None for name, entry in runtime["runtimes"].items() if name in listed
         }
         hooks = tuple(runtime.get("hooks_dir") or ())
-        given = crio_live.read_variables(process) if process is not None else {}
+        given = crio_places.read_variables(process) if process is not None else {}
         return CrioLiveState(
             status.version,
             handlers,
@@ -252,7 +249,7 @@ class Crio(Adapter[CrioInspection]):
             hooks_dirs=hooks,
             config=config,
             variables=given,
-            cdi_folders=crio_live.cdi_folders(runtime) if config is not None else None,
+            cdi_folders=crio_places.cdi_folders(runtime) if config is not None else None,
             cgroup_drivers=dict.fromkeys(handlers, manager) if (manager := runtime.get("cgroup_manager")) else {},
         )
 
@@ -453,7 +450,7 @@ def find_trial_faults(
     new, words = _dump_config(programs, binary, root, after)
     if new is None:
         return [words]
-    return config.find_losses(old, new, desired.served, desired.default)
+    return crio_config.find_losses(old, new, desired.served, desired.default)
 
 
 def find_trial_refusal(programs: Programs, binary: str, flags: Sequence[str]) -> str | None:

@@ -105,7 +105,7 @@ def reads_instead(node: Node, live: LiveState, drop_in: str) -> str:
 
 def _read_path_flag(live: LiveState | None, flag: str) -> str | None:
     """Return the path of the file or folder in the running CRI-O's flag; None if it has none. Raises NodeError."""
-    name = told(live, flag)
+    name = read_flag(live, flag)
     process = live.process if live is not None else None
     return command_line.place(process, name) if name and process is not None else None
 
@@ -201,7 +201,7 @@ def read_variables(process: Process) -> dict[str, str]:
     return {name: value for name, value in processes.environment(process).items() if name in known and value}
 
 
-def told(live: LiveState | None, flag: str) -> str | None:
+def read_flag(live: LiveState | None, flag: str) -> str | None:
     """Return a flag's value from the running CRI-O's command line or environment; None if neither has it. Pure."""
     process = live.process if live is not None else None
     if process is None:
@@ -319,15 +319,19 @@ def _query_crio(
     node: Node, settings: EngineSettings, live: LiveState | None, status: Sequence[str], config: Sequence[str]
 ) -> Source | list[str]:
     """Return CRI-O's configuration, or in words why there is none."""
-    told = live.config if isinstance(live, CrioLiveState) else None
+    live_config = live.config if isinstance(live, CrioLiveState) else None
     binary = _binary(node, settings, live)
     if binary is None:
-        return Source("what CRI-O says on its socket", told) if told else [f"no {_NAME} was found on the node"]
+        return (
+            Source("what CRI-O says on its socket", live_config)
+            if live_config
+            else [f"no {_NAME} was found on the node"]
+        )
     first = _run_and_parse(node, [binary, "status", *status, "config"])
     if isinstance(first, Source):
         return first
-    if told is not None:
-        return Source("what CRI-O says on its socket", told)
+    if live_config is not None:
+        return Source("what CRI-O says on its socket", live_config)
     second = _run_and_parse(node, [binary, *config, "config"], complete=False)
     return second if isinstance(second, Source) else [first, second]
 

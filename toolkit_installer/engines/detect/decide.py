@@ -402,6 +402,6 @@ def _names_own_file(seen: Sequence[Evidence], row: Distribution) -> bool:
     processes = [each.process for each in seen if each.row is row and each.process is not None]
     if not processes:
         return False
-    from toolkit_installer.engines.containerd import files  # noqa: PLC0415  # only for nodes with containerd
+    from toolkit_installer.engines.containerd import config_files  # noqa: PLC0415  # only for nodes with containerd
 
-    return any(files.find_config_or(process, "") for process in processes)
+    return any(config_files.find_config_or(process, "") for process in processes)

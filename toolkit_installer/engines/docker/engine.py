@@ -24,8 +24,7 @@ from toolkit_installer.engines.api import (
 )
 from toolkit_installer.engines.common import command_line, losses, reload_method, serving
 from toolkit_installer.engines.common.serving import PROCESS_NAMES, NoAnswerError
-from toolkit_installer.engines.docker import client, config
-from toolkit_installer.engines.docker import config as docker_cdi
+from toolkit_installer.engines.docker import client
 from toolkit_installer.engines.docker import config as docker_config
 from toolkit_installer.engines.docker.config import DockerLiveState
 from toolkit_installer.engines.ownership import CgroupSetting, Fault, ListedRuntime
@@ -86,7 +85,7 @@ class Docker(Adapter[Inspection]):
         settings = request.settings
         with located(file.path):
             restarts = settings.reload_mode is ReloadMode.SYSTEMD
-            cdi = docker_cdi.decide_cdi_switch(inspection.live, asked=request.enable_cdi, restarts=restarts)
+            cdi = docker_config.decide_cdi_switch(inspection.live, asked=request.enable_cdi, restarts=restarts)
             base = without.base or b""
             losses.refuse_replaced(without, recorded, json_document.parse, request.toolkit_folder)
             target, ownership = docker_config.add_handlers(base, request.handlers, request.default, cdi=cdi.write)
@@ -96,7 +95,7 @@ class Docker(Adapter[Inspection]):
             wanted = msgspec.structs.replace(without, notes=()).holding(target, json_document.parse, ownership)
             target = wanted.target or b""
             for content in (base, target):  # dockerd must accept the file that cleanup leaves, too
-                config.refuse(content, file.content)
+                docker_config.refuse(content, file.content)
         paths, default = docker_config.read_served(target)
         served = {handler.name: paths[handler.name] for handler in request.handlers}
         low_level = ownership_of.list_low_level_runtimes(docker_config.parse_checked(base), docker_config.SHAPE)
@@ -165,9 +164,9 @@ class Docker(Adapter[Inspection]):
         if live is None or process is None or wanted.target is None:
             return
         with located(wanted.path):
-            config.refuse_byte_order_mark(wanted.target, live.version)
-            config.refuse_flag_conflicts(wanted.target, process.arguments, inspection.file(ROLE).content)
-        flags = config.list_other_flags(process.arguments)
+            docker_config.refuse_byte_order_mark(wanted.target, live.version)
+            docker_config.refuse_flag_conflicts(wanted.target, process.arguments, inspection.file(ROLE).content)
+        flags = docker_config.list_other_flags(process.arguments)
         words = reload_method.validate_docker_config(node.programs, process.executable, flags, wanted.target)
         if words is not None:
             raise ConfigurationError(
@@ -186,11 +185,11 @@ class Docker(Adapter[Inspection]):
         if content is None:
             return None
         try:
-            config.refuse(content)
-            config.refuse_flag_conflicts(content, process.arguments)
+            docker_config.refuse(content)
+            docker_config.refuse_flag_conflicts(content, process.arguments)
         except ConfigurationError as error:
             return error.reason
-        flags = config.list_other_flags(process.arguments)
+        flags = docker_config.list_other_flags(process.arguments)
         return reload_method.validate_docker_config(node.programs, process.executable, flags, content)
 
     def transitional(self, content: bytes | None) -> bytes | None:
@@ -250,9 +249,9 @@ class Docker(Adapter[Inspection]):
         try:
             with located(path):
                 docker_config.parse_checked(content)
-                config.refuse(content)
+                docker_config.refuse(content)
         except ConfigurationError as error:
-            return (Fault.of(error, stops=not config.is_accepted(content)),)
+            return (Fault.of(error, stops=not docker_config.is_accepted(content)),)
         return ()
 
     def try_handlers(self, node: Node, socket: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
@@ -315,7 +314,7 @@ def _reads_instead(node: Node, live: LiveState, ours: str) -> str:
 
 def _warn_of_signals(live: LiveState | None, target: bytes) -> tuple[str, ...]:
     """Return a warning if another program's signal would kill dockerd once the file holds `target`."""
-    default = config.find_deadly_default(target, live.release) if live is not None else None
+    default = docker_config.find_deadly_default(target, live.release) if live is not None else None
     if live is None or default is None:
         return ()
     note = (

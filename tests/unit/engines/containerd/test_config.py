@@ -17,8 +17,8 @@ from toolkit_installer.engines.containerd import config as containerd_config
 from toolkit_installer.engines.containerd import config as containerd_sources
 from toolkit_installer.engines.containerd import tables as containerd_tables
 from toolkit_installer.engines.containerd.config import Part
+from toolkit_installer.engines.containerd.config_files import ImportedFile
 from toolkit_installer.engines.containerd.engine import Containerd
-from toolkit_installer.engines.containerd.files import ImportedFile
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection as Inspection
 from toolkit_installer.engines.ownership import Ownership

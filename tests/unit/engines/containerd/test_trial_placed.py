@@ -12,8 +12,7 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, lookup
 from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, LiveState
 from toolkit_installer.engines.common import reload_method
-from toolkit_installer.engines.containerd import files as root_file
-from toolkit_installer.engines.containerd import templates
+from toolkit_installer.engines.containerd import config_files, templates
 from toolkit_installer.engines.containerd import trial as containerd_trial
 from toolkit_installer.engines.containerd.config import Part
 from toolkit_installer.engines.containerd.distributions.rancher import RancherLayout
@@ -206,7 +205,7 @@ def refused(template: bytes, generated: bytes) -> str | None:
     process = Process(os.getpid(), "containerd", "/usr/bin/containerd", (), 0.0, None)
     files = {"/c/config.toml.tmpl": template, "/c/config.toml": generated}
     with (
-        mock.patch.object(root_file, "find_layout", return_value=K3S),
+        mock.patch.object(config_files, "find_layout", return_value=K3S),
         mock.patch.object(containerd_trial, "read_as", lambda _, path: files.get(path)),
     ):
         return containerd_trial.refusal(Node("/"), process)

@@ -11,7 +11,7 @@ import pytest
 from toolkit_installer.engines.api import LiveState
 from toolkit_installer.engines.crio import engine as crio
 from toolkit_installer.engines.crio import places as crio_places
-from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, CrioLiveState, Places, told
+from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, CrioLiveState, Places, read_flag
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
@@ -59,9 +59,9 @@ def test_variables_stand_in_for_flags_that_are_not_given() -> None:
     variables = {"CONTAINER_CONFIG": "/v/crio.conf", "CONTAINER_CONFIG_DIR": "/v/d"}
     running = CrioLiveState("1.37.0", {}, None, live("-d", "/first", "-d", "/c/d").process, variables=variables)
     assert found(running) == Places("/v/crio.conf", "/c/d", "/c/d/99-nvidia.toml")
-    assert told(running, "--default-runtime") is None
+    assert read_flag(running, "--default-runtime") is None
     running = CrioLiveState("1.37.0", {}, None, live("--hooks-dir", "/a", "--hooks-dir=/b").process)
-    assert told(running, "--hooks-dir") == "/a,/b"
+    assert read_flag(running, "--hooks-dir") == "/a,/b"
 
 
 def test_the_folder_beside_the_root_file_is_used_if_it_is_the_one_that_crio_reads(tmp_path: Path) -> None:

@@ -6,10 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.api import DesiredFile, parse_release
-from toolkit_installer.engines.containerd import effective
-from toolkit_installer.engines.containerd import files as containerd_files
-from toolkit_installer.engines.containerd import tables as views_of
-from toolkit_installer.engines.containerd.files import ImportedFile
+from toolkit_installer.engines.containerd import config_files, faults, tables
+from toolkit_installer.engines.containerd.config_files import ImportedFile
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, ContainerdInspection
 from toolkit_installer.engines.containerd.tables import (
     CONTAINERD_2,
@@ -58,7 +56,7 @@ class OwnFiles:
         _refuse_unread(self.files, self.version, self.release)
         self._refuse_disabled()
         self.new_version = self._new_version()
-        self.views = views_of.possible_views(self.release, self.new_version or self.version)
+        self.views = tables.possible_views(self.release, self.new_version or self.version)
         names = plugins_in(root.document)
         # a file without version may have been written for a 2.x if no daemon is known
         is_for_2 = self.release is None and self.version is None and RUNTIME in names and SHORT not in names
@@ -66,7 +64,7 @@ class OwnFiles:
             self.views = (View.DEEP,)
         elif request.settings.use_legacy_config and self.release is None and self.effective_version in (None, 1):
             self.views = (View.OLDEST, View.SHALLOW)
-        self.faults = effective.find_faults(self.files, self.views, self.effective_version, self.release, called)
+        self.faults = faults.find_faults(self.files, self.views, self.effective_version, self.release, called)
         """The faults of the files without our changes."""
         # the CRI starts with us where our default replaces a missing one
         heals = request.default is not None and bool(request.handlers)
@@ -94,21 +92,21 @@ class OwnFiles:
     def _read(self) -> Iterator[ConfigFile]:
         """Yield every file that the daemon reads, without our changes. Raises ConfigurationError."""
         root = self.without[ROOT_ROLE]
-        yield effective.parse_file(ROOT_ROLE, root.path, root.base or b"")
+        yield tables.parse_file(ROOT_ROLE, root.path, root.base or b"")
         for each in self.inspection.graph:
             role = self.inspection.role_of(each)
             wanted = self.without.get(role)
             if each.drop_in and (wanted is None or wanted.base is None or self._imported_by_us(each)):
                 continue
             content = (wanted.base or b"") if wanted is not None else each.content
-            yield effective.parse_file(role, each.path, content, each.by_relative_pattern)
+            yield tables.parse_file(role, each.path, content, each.by_relative_pattern)
 
     def _imported_by_us(self, each: ImportedFile) -> bool:
         """Return whether a file is imported by our own line in the root file."""
         root = self.without[ROOT_ROLE]
         present = root.file.content or b""
-        now, without = (containerd_files.imports(text, root.path) for text in (present, root.base or b""))
-        return containerd_files.covers(set(now).difference(without), each.path)
+        now, without = (config_files.imports(text, root.path) for text in (present, root.base or b""))
+        return config_files.covers(set(now).difference(without), each.path)
 
     def _new_version(self) -> int | None:
         """Return the version line to write into the root file, None to leave it as it is.
@@ -133,7 +131,7 @@ class OwnFiles:
 
     def plugin(self, view: View) -> str:
         """Return the plugin whose table has the runtimes in this view."""
-        return views_of.plugin_of(view, self.files, self.effective_version, self.release)
+        return tables.plugin_of(view, self.files, self.effective_version, self.release)
 
 
 def _version_of(files: Sequence[ConfigFile], release: Release | None) -> int | None:
@@ -151,7 +149,7 @@ def _version_of(files: Sequence[ConfigFile], release: Release | None) -> int | N
                 line=toml_document.line_of(file.content, VERSION),
                 hint="write both for the same version, or start containerd",
             )
-    return effective.last_version(files, release)
+    return tables.last_version(files, release)
 
 
 def _refuse_unread(files: Sequence[ConfigFile], version: int | None, release: Release | None) -> None:
