@@ -17,7 +17,7 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.kubernetes import verdicts
 from toolkit_installer.kubernetes.client import ApiResponse, ApiServer, UnreadableError
-from toolkit_installer.kubernetes.verdicts import CleanupState, Finding, QueriedObject, Verdict
+from toolkit_installer.kubernetes.verdicts import CleanupState, CleanupVerdict, ExplainedVerdict, QueriedObject
 from toolkit_installer.node import signals
 from toolkit_installer.settings import ClusterSettings
 
@@ -70,22 +70,22 @@ class DaemonSetQuery:
         if self.standing.wanted:
             return
         answers, found = self._asked()
-        if loudly or self.standing.wanted or (found.verdict is Verdict.UNWANTED and not self.standing.held):
+        if loudly or self.standing.wanted or (found.verdict is CleanupVerdict.UNWANTED and not self.standing.held):
             self._say(answers, found)
         else:
             log.get().debug("The API server still does not say that the DaemonSet wants this node", why=found.why)
 
-    def _asked(self) -> tuple[dict[QueriedObject, ApiResponse], Finding]:
+    def _asked(self) -> tuple[dict[QueriedObject, ApiResponse], ExplainedVerdict]:
         """Query for a short time, and save a verdict of wanted."""
         answers = self._round(time.monotonic() + _START_SECONDS, patient=True)
         found = self._judged(answers)
-        if found.verdict is Verdict.WANTED:
+        if found.verdict is CleanupVerdict.WANTED:
             self.standing = msgspec.structs.replace(self.standing, wanted=True, held=False)
         return answers, found
 
-    def _say(self, answers: Mapping[QueriedObject, ApiResponse], found: Finding) -> None:
+    def _say(self, answers: Mapping[QueriedObject, ApiResponse], found: ExplainedVerdict) -> None:
         about = {"daemonset": self._cluster.daemon_set, "node": self._cluster.node, "why": found.why}
-        if found.verdict is Verdict.WANTED:
+        if found.verdict is CleanupVerdict.WANTED:
             log.get().info("The DaemonSet wants this node: it is cleaned up once that changes", key="wanted", **about)
         elif self.standing.held:
             log.get().warning(
@@ -95,7 +95,7 @@ class DaemonSetQuery:
                 hint=_HINT,
                 **about,
             )
-        elif found.verdict is Verdict.UNWANTED:
+        elif found.verdict is CleanupVerdict.UNWANTED:
             log.get().warning(
                 "The node would be cleaned up, if this run were told to stop now", key="unwanted-at-start", **about
             )
@@ -119,9 +119,9 @@ class DaemonSetQuery:
         found, deleted = self._settled()
         about = {"daemonset": self._cluster.daemon_set, "node": self._cluster.node, "why": found.why}
         back = verdicts.must_revert(found.verdict, self.standing, deleted=deleted)
-        if found.verdict is Verdict.WANTED:
+        if found.verdict is CleanupVerdict.WANTED:
             log.get().info(f"The DaemonSet still wants this node: {_STAYS}", key="still-wanted", **about)
-        elif found.verdict is Verdict.UNWANTED:
+        elif found.verdict is CleanupVerdict.UNWANTED:
             log.get().info("The DaemonSet does not want this node any more", key="unwanted", **about)
         elif deleted:
             log.get().info("The pod's identity was deleted, and the DaemonSet with it", key="identity-deleted", **about)
@@ -140,7 +140,7 @@ class DaemonSetQuery:
             )
         return back
 
-    def _settled(self) -> tuple[Finding, bool]:
+    def _settled(self) -> tuple[ExplainedVerdict, bool]:
         """Query until the verdict is certain or has lasted; return it, and whether a 401 means a deletion."""
         began = time.monotonic()
         since: float | None = None
@@ -153,7 +153,7 @@ class DaemonSetQuery:
             now = time.monotonic()
             if verdicts.accepted_identities(answers.values()):
                 since = None  # also in a round that another response leaves without a verdict
-            if found.verdict is Verdict.STRANGER:
+            if found.verdict is CleanupVerdict.STRANGER:
                 refused = next(
                     each for each in answers.values() if verdicts.is_refused(each, http.HTTPStatus.UNAUTHORIZED)
                 )
@@ -162,11 +162,11 @@ class DaemonSetQuery:
                 doubt = verdicts.find_doubt(refused, review, self.standing.accepted, time.time())
                 found = msgspec.structs.replace(found, why=f"{found.why}; {doubt}" if doubt else found.why)
                 since = None if doubt else since or now
-            elif found.verdict is not Verdict.UNKNOWN:  # no response for a while reverts nothing
+            elif found.verdict is not CleanupVerdict.UNKNOWN:  # no response for a while reverts nothing
                 since = None
-            if found.verdict in (Verdict.WANTED, Verdict.UNWANTED):
+            if found.verdict in (CleanupVerdict.WANTED, CleanupVerdict.UNWANTED):
                 return found, False
-            if found.verdict is Verdict.STRANGER and since is not None and now >= since + _SETTLING_SECONDS:
+            if found.verdict is CleanupVerdict.STRANGER and since is not None and now >= since + _SETTLING_SECONDS:
                 return found, True
             if now >= began + (_SETTLING_SECONDS if since is None else _LEAVE_SECONDS):
                 return found, False
@@ -189,7 +189,7 @@ class DaemonSetQuery:
                 break
         return answers
 
-    def _judged(self, answers: Mapping[QueriedObject, ApiResponse]) -> Finding:
+    def _judged(self, answers: Mapping[QueriedObject, ApiResponse]) -> ExplainedVerdict:
         """Return the verdict of the responses, and save whether the namespace could be read."""
         found = verdicts.judge(answers, namespace=self.standing.namespace)
         if QueriedObject.NAMESPACE in answers and verdicts.is_queried_object(

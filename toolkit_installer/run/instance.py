@@ -15,7 +15,7 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.applying.reload_gate import ReloadPendingError
 from toolkit_installer.errors import SIGNALLED, ConfigurationError, DriverNotReadyError, ExitCode, InstallerError
-from toolkit_installer.kubernetes.node_state import NodeState, Reason
+from toolkit_installer.kubernetes.node_state import ConditionReason, NodeState
 from toolkit_installer.node import idling, machine, services, signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
@@ -281,7 +281,7 @@ class Instance:
             if self._watches.gpus.idle:
                 marker.write(node_watch.NO_GPU_TEXT, "nothing is to be done on this node")
                 self._watches.readiness.state = NodeState(
-                    Reason.NO_GPU, "The node shows no NVIDIA GPU: nothing is installed"
+                    ConditionReason.NO_GPU, "The node shows no NVIDIA GPU: nothing is installed"
                 )
             else:
                 self._watches.readiness.mark(receipt, driver_away=self._watches.driver_away, tell=tell)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from toolkit_installer.kubernetes.node_state import NodeState, Reason
+from toolkit_installer.kubernetes.node_state import ConditionReason, NodeState
 from toolkit_installer.reporting.cluster import EVENT_REASONS
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -34,4 +34,4 @@ def test_each_reason_of_the_condition_has_the_status_that_the_page_gives_it() ->
     said: Mapping[str, str] = {
         reason: status for status, reason in re.findall(r"^\| `(True|False)` \| `([A-Za-z]+)` \|", page, re.MULTILINE)
     }
-    assert said == {str(reason): str(NodeState(reason).ready) for reason in Reason}
+    assert said == {str(reason): str(NodeState(reason).ready) for reason in ConditionReason}

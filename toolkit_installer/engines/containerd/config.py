@@ -68,7 +68,7 @@ _DEFAULT_SOURCES = (COMMAND, FILE)
 _NO_BASE_RUNTIME = "no runtime of runc's kind that is not ours"
 
 
-class Sources(msgspec.Struct, frozen=True):
+class ContainerdSources(msgspec.Struct, frozen=True):
     """Sources of the handlers' settings besides the engine's own files.
 
     `asked`: the values of `--config-source`, empty if the flag was not given. `printed`: the configuration that the
@@ -89,7 +89,7 @@ class Candidate(msgspec.Struct, frozen=True):
     why: str
 
 
-def candidates(sources: Sources, effective: Table, plugin: str, toolkit_folder: str) -> list[Candidate]:
+def candidates(sources: ContainerdSources, effective: Table, plugin: str, toolkit_folder: str) -> list[Candidate]:
     """Return a candidate for each source, in order. `effective` is the engine's own configuration without our changes.
 
     Raises ConfigurationError, naming the file, for a source that cannot be read as a containerd configuration.
@@ -99,7 +99,9 @@ def candidates(sources: Sources, effective: Table, plugin: str, toolkit_folder: 
     ]
 
 
-def _candidate(source: str, sources: Sources, effective: Table, plugin: str, toolkit_folder: str) -> Candidate:
+def _candidate(
+    source: str, sources: ContainerdSources, effective: Table, plugin: str, toolkit_folder: str
+) -> Candidate:
     if source == FILE:
         return Candidate(source, base_runtime(effective, plugin), f"containerd's own files have {_NO_BASE_RUNTIME}")
     if source == COMMAND:
@@ -118,7 +120,7 @@ def _candidate(source: str, sources: Sources, effective: Table, plugin: str, too
     return Candidate(source, found, f"{path} is not there" if content is None else f"{path} has {_NO_BASE_RUNTIME}")
 
 
-def note_unused_sources(sources: Sources, candidates: Sequence[Candidate]) -> list[str]:
+def note_unused_sources(sources: ContainerdSources, candidates: Sequence[Candidate]) -> list[str]:
     """Return a note for each requested source that is skipped because it has no base runtime."""
     if not sources.asked:
         return []
@@ -200,7 +202,7 @@ _DEFAULT_SETTINGS = EngineSettings()
 _PLUGINS = "plugins"
 
 
-class Part(msgspec.Struct, frozen=True):
+class TableAdditions(msgspec.Struct, frozen=True):
     """Our additions to one plugin's table of a file. `legacy`: as the default of containerd before 1.3.
 
     `built_in`: the engine's own runc is named too, since containerd 1.x drops its built-in runc once any runtime is
@@ -248,7 +250,7 @@ def built_in(plugin: str) -> Table:
     return _BUILT_IN if plugin == RUNTIME else _BUILT_IN | {"sandbox_mode": "podsandbox"}
 
 
-def add_parts(base: bytes, parts: Sequence[Part], version: int | None = None) -> tuple[bytes, Ownership]:
+def add_parts(base: bytes, parts: Sequence[TableAdditions], version: int | None = None) -> tuple[bytes, Ownership]:
     """Return `base` with the parts added, and the ownership of the additions. `version`: the version line to write.
 
     A handler is the table `runtimes.NAME` below the plugin's, with the executable as `options.BinaryName`.

@@ -21,7 +21,7 @@ from toolkit_installer.documents.changes import ABSENT, Table, is_same, lookup
 from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, RecordedFile
 from toolkit_installer.engines.common import losses
 from toolkit_installer.engines.containerd import config, config_files, layouts, tables, templates
-from toolkit_installer.engines.containerd.config import Candidate, Part
+from toolkit_installer.engines.containerd.config import Candidate, TableAdditions
 from toolkit_installer.engines.containerd.inspection import (
     DROP_IN,
     DROP_IN_ROLE,
@@ -108,7 +108,7 @@ class DistributionEdit:
         low_level = config.low_level(self.document, self.layout.plugin, built_in)
         return DesiredState(tuple(self.without.values()), self.served, self.default, low_level, tuple(self.notes))
 
-    def _part(self, version: int) -> Part:
+    def _part(self, version: int) -> TableAdditions:
         """Return the additions to a file of this version."""
         settings = self.request.settings
         plugin = FILE_VERSIONS[version].plugin
@@ -116,7 +116,7 @@ class DistributionEdit:
         made = config.entries(base_runtime, plugin, self.request.handlers, settings)
         legacy = settings.use_legacy_config and plugin == SHORT
         cdi = self.request.enable_cdi and _distribution_wants_cdi(self.document, self.layout.plugin, version)
-        return Part(plugin, made, self.default, legacy=legacy, cdi=cdi)
+        return TableAdditions(plugin, made, self.default, legacy=legacy, cdi=cdi)
 
     def _into_drop_in(self) -> None:
         version = self.start.version
@@ -188,7 +188,7 @@ class DistributionEdit:
         self.notes.append(f"{name} has no place for additions: it finds the toolkit's folder when it starts")
         self._note_unused(self.served.keys(), f"{name} makes their tables itself")
 
-    def _refuse_another(self, part: Part) -> None:
+    def _refuse_another(self, part: TableAdditions) -> None:
         """Raise ConfigurationError if the distribution has a runtime of our name with another executable."""
         if self.layout.finds(self.request.toolkit_folder):
             return
@@ -202,7 +202,7 @@ class DistributionEdit:
                 hint="register under another name with --runtime-name",
             )
 
-    def _note_cdi(self, part: Part) -> None:
+    def _note_cdi(self, part: TableAdditions) -> None:
         if part.cdi:
             self.notes.append(
                 f"CDI stays off in the containerd of {self.layout.name}: its own configuration decides on that"
@@ -352,7 +352,7 @@ def _refuse_losses(work: OwnFiles, edited: Mapping[str, DesiredFile]) -> None:
 # --- additions ---
 
 
-def _part(work: OwnFiles, plugin: str, views: Sequence[View]) -> Part:
+def _part(work: OwnFiles, plugin: str, views: Sequence[View]) -> TableAdditions:
     """Return the additions to one plugin's table of a file, for daemons with these views."""
     settings = work.request.settings
     effective = tables.plugin_table(views[-1], work.files, plugin)
@@ -370,8 +370,8 @@ def _part(work: OwnFiles, plugin: str, views: Sequence[View]) -> Part:
     copied = tuple((name, entry) for name, entry in runtimes_in(older, SHORT).items() if name not in ours)
     built_in = built_in and all(name != BUILT_IN_RUNTIME for name, _ in copied)
     if not made:  # without a handler of ours the map of runtimes stays as it is
-        return Part(plugin, (), None, cdi=cdi)
-    return Part(plugin, made, work.request.default, copied, built_in=built_in, legacy=legacy, cdi=cdi)
+        return TableAdditions(plugin, (), None, cdi=cdi)
+    return TableAdditions(plugin, made, work.request.default, copied, built_in=built_in, legacy=legacy, cdi=cdi)
 
 
 def _version_1_table(work: OwnFiles, plugin: str) -> Table:
@@ -400,7 +400,7 @@ def _wants_cdi(work: OwnFiles, effective: Table, plugin: str) -> bool:
     return said is False and work.release <= LAST_WITH_ENABLE_CDI
 
 
-def _edit_file(wanted: DesiredFile, parts: Sequence[Part], version: int | None) -> DesiredFile:
+def _edit_file(wanted: DesiredFile, parts: Sequence[TableAdditions], version: int | None) -> DesiredFile:
     """Return a file with these parts added."""
     text, ownership = config.add_parts(wanted.base or b"", parts, version)
     return wanted.holding(text, toml_document.parse, ownership)

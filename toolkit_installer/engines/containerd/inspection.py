@@ -13,7 +13,7 @@ from toolkit_installer.engines.api import EngineFile, Inspection
 from toolkit_installer.engines.common import command_line, reload_method
 from toolkit_installer.engines.common.serving import PROCESS_NAMES, find_process
 from toolkit_installer.engines.containerd import config_files, layouts, tables
-from toolkit_installer.engines.containerd.config import COMMAND, Sources
+from toolkit_installer.engines.containerd.config import COMMAND, ContainerdSources
 from toolkit_installer.engines.containerd.config_files import ImportedFile, MissingImport
 from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.engines.containerd.tables import ConfigFile, find_disabled
@@ -57,7 +57,7 @@ class ContainerdInspection(Inspection, frozen=True):
     graph: tuple[ImportedFile, ...] = ()
     """All imported files, an existing drop-in included."""
     missing: tuple[MissingImport, ...] = ()
-    sources: Sources = Sources()
+    sources: ContainerdSources = ContainerdSources()
     """Sources of the handlers' settings besides these files."""
     kubelet: int | None = None
     """The PID of a kubelet of this node."""
@@ -248,7 +248,9 @@ def _editable_imports(node: Node, imported: tuple[ImportedFile, ...], known: set
     return result
 
 
-def _read_sources(node: Node, process: Process | None, settings: EngineSettings, place: str | None) -> Sources:
+def _read_sources(
+    node: Node, process: Process | None, settings: EngineSettings, place: str | None
+) -> ContainerdSources:
     """Read the sources of the handlers' settings besides the engine's files. Raises NodeError.
 
     `place`: the path of the live containerd's file in its own view; None if unknown.
@@ -258,4 +260,4 @@ def _read_sources(node: Node, process: Process | None, settings: EngineSettings,
     if process is not None and place is not None and (not asked or COMMAND in asked):
         printed, _ = reload_method.dump_containerd_config(node.programs, process.executable, path=place)
     paths = (each.partition("=")[2] for each in asked)
-    return Sources(asked, printed, {path: node.files.content(path) for path in paths if path})
+    return ContainerdSources(asked, printed, {path: node.files.content(path) for path in paths if path})

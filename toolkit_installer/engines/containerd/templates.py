@@ -22,7 +22,7 @@ from toolkit_installer import lazy
 from toolkit_installer.documents import toml_document, toml_text
 from toolkit_installer.documents.changes import DocumentError, Path, Table, lookup
 from toolkit_installer.engines.containerd import config
-from toolkit_installer.engines.containerd.config import Part
+from toolkit_installer.engines.containerd.config import TableAdditions
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
     FILE_VERSIONS,
@@ -168,7 +168,7 @@ def is_conditional(base: bytes) -> bool:
     return bool(re.search(_USES_BASE, base)) or _EXTRA_RUNTIMES in base
 
 
-def add_block(content: bytes, part: Part) -> bytes:
+def add_block(content: bytes, part: TableAdditions) -> bytes:
     """Return a template with the part's runtimes. Raises ConfigurationError for a runtime that it has already."""
     base = remove_block(content)
     if _BEGIN.encode() in base:
@@ -221,7 +221,7 @@ def parse_block(content: bytes, present: frozenset[str]) -> Table:
     return tomllib.loads("\n".join(lines))
 
 
-def find_own_runtimes(content: bytes, part: Part) -> frozenset[str]:
+def find_own_runtimes(content: bytes, part: TableAdditions) -> frozenset[str]:
     """Return the runtimes of the part that the template itself has with our executable: an administrator added them.
 
     Raises ConfigurationError, with the line, for a runtime with another executable.

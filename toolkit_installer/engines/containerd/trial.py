@@ -12,7 +12,7 @@ from toolkit_installer.documents.changes import DocumentError, Remove, Set, Tabl
 from toolkit_installer.engines.api import DesiredFile, DesiredState
 from toolkit_installer.engines.common import command_line, reload_method
 from toolkit_installer.engines.containerd import config, config_files, templates
-from toolkit_installer.engines.containerd.config import Part
+from toolkit_installer.engines.containerd.config import TableAdditions
 from toolkit_installer.engines.containerd.config_files import ImportedFile
 from toolkit_installer.engines.containerd.inspection import (
     CONFIG,
@@ -254,7 +254,7 @@ def _with_additions(content: bytes, layout: Layout, next_file: _Generated | None
         added = templates.parse_block(target.target or b"", present)
     default = lookup(added, shape(plugin).default)
     made = tuple(runtimes_in(added, plugin).items())
-    part = Part(plugin, made, default if isinstance(default, str) else None)
+    part = TableAdditions(plugin, made, default if isinstance(default, str) else None)
     return config.add_parts(content, [part])[0]
 
 

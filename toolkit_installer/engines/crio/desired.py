@@ -22,7 +22,7 @@ from toolkit_installer.engines.api import (
 )
 from toolkit_installer.engines.common import losses
 from toolkit_installer.engines.crio import config
-from toolkit_installer.engines.crio.places import Sources, read_flag
+from toolkit_installer.engines.crio.places import CrioSources, read_flag
 from toolkit_installer.engines.ownership import MARKER, Ownership, find_chosen_default, revert_content
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, UsageError, located
@@ -44,7 +44,7 @@ class CrioInspection(Inspection, frozen=True):
     `hooks_dir` is the node's path of the hooks folder; empty if it is the same here.
     """
 
-    sources: Sources = Sources()
+    sources: CrioSources = CrioSources()
     unread: str = ""
     hooks_dir: str = ""
 

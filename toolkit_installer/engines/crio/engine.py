@@ -41,7 +41,7 @@ from toolkit_installer.engines.crio import desired as crio_desired
 from toolkit_installer.engines.crio import places as crio_places
 from toolkit_installer.engines.crio.desired import CrioInspection
 from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, CrioLiveState
-from toolkit_installer.engines.crio.places import Places as CrioPlaces
+from toolkit_installer.engines.crio.places import CrioPaths as CrioPlaces
 from toolkit_installer.engines.ownership import (
     CgroupSetting,
     Fault,

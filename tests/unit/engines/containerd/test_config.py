@@ -16,7 +16,7 @@ from toolkit_installer.engines.api import DesiredState, EngineFile, LiveState, R
 from toolkit_installer.engines.containerd import config as containerd_config
 from toolkit_installer.engines.containerd import config as containerd_sources
 from toolkit_installer.engines.containerd import tables as containerd_tables
-from toolkit_installer.engines.containerd.config import Part
+from toolkit_installer.engines.containerd.config import TableAdditions
 from toolkit_installer.engines.containerd.config_files import ImportedFile
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE
@@ -73,7 +73,7 @@ def with_us(base: bytes, version: int, default: str | None = "nvidia") -> tuple[
     plugin = containerd_tables.FILE_VERSIONS[version].plugin
     made = containerd_config.entries(containerd_sources.base_runtime(document, plugin), plugin, HANDLERS)
     built_in = lookup(document, (*TABLE[version], "runtimes")) is ABSENT
-    part = Part(plugin, made, default, built_in=built_in)
+    part = TableAdditions(plugin, made, default, built_in=built_in)
     return containerd_config.add_parts(base, [part], None if document else version)
 
 
@@ -389,7 +389,7 @@ def migrated(content: bytes) -> bytes:
 def test_what_stood_there_returns_also_under_the_new_name_of_the_table(default: str | None) -> None:
     plugin = containerd_tables.GRPC
     made = containerd_config.entries({}, plugin, HANDLERS)
-    target, ownership = containerd_config.add_parts(MIGRATED_FROM, [Part(plugin, made, default)])
+    target, ownership = containerd_config.add_parts(MIGRATED_FROM, [TableAdditions(plugin, made, default)])
     now = migrated(target).replace(b'default_runtime_name = "crun"', b'default_runtime_name = "nvidia"')
     left, _ = containerd_config.without_us(now, ownership, FOLDER, MIGRATED_FROM, [each.name for each in HANDLERS])
     assert left.decode() == migrated(MIGRATED_FROM).decode()

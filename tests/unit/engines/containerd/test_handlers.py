@@ -14,7 +14,7 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Set, Table, is_same, lookup
 from toolkit_installer.engines.api import DesiredState, EngineFile
 from toolkit_installer.engines.containerd import templates
-from toolkit_installer.engines.containerd.config import Sources
+from toolkit_installer.engines.containerd.config import ContainerdSources
 from toolkit_installer.engines.containerd.distributions.rancher import DETECTION, template_version
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE as PLAIN_DROP_IN_ROLE
@@ -77,7 +77,7 @@ def file(role: str, path: str, content: bytes | None) -> EngineFile:
     return EngineFile(role, path, found)
 
 
-def plainly(content: bytes, request: Request, sources: Sources) -> DesiredState:
+def plainly(content: bytes, request: Request, sources: ContainerdSources) -> DesiredState:
     """Return what is made of a config.toml."""
     files = (file(ROOT_ROLE, "/c/config.toml", content), file(PLAIN_DROP_IN_ROLE, "/c/conf.d/99-nvidia.toml", None))
     inspection = ContainerdInspection("/s", files, None, sources=sources)
@@ -85,7 +85,12 @@ def plainly(content: bytes, request: Request, sources: Sources) -> DesiredState:
 
 
 def placed(  # one distribution, as it was found
-    content: bytes, request: Request, sources: Sources, way: AdditionMethod, template: bytes | None = None, **more: Any
+    content: bytes,
+    request: Request,
+    sources: ContainerdSources,
+    way: AdditionMethod,
+    template: bytes | None = None,
+    **more: Any,
 ) -> DesiredState:
     """Return what is added beside the file of the same content that a distribution made."""
     version = toml_document.parse(content).get("version", 1)
@@ -114,7 +119,7 @@ def tables(document: Mapping[str, Any], version: int, request: Request) -> dict[
     return {each.name: lookup(dict(document), (*place.runtimes, each.name)) for each in request.handlers}
 
 
-def everywhere(content: bytes, request: Request, sources: Sources) -> list[dict[str, Any]]:
+def everywhere(content: bytes, request: Request, sources: ContainerdSources) -> list[dict[str, Any]]:
     """Return the handlers' tables, made in each of the ways."""
     version = toml_document.parse(content).get("version", 1)
     drop_in = target(placed(content, request, sources, AdditionMethod.DROP_IN), DROP_IN_ROLE)
@@ -127,7 +132,7 @@ def everywhere(content: bytes, request: Request, sources: Sources) -> list[dict[
     return [tables(each, version, request) for each in documents]
 
 
-def made(version: int, runtimes: Table, *, sources: Sources | None = None, **asked: Any) -> Table:
+def made(version: int, runtimes: Table, *, sources: ContainerdSources | None = None, **asked: Any) -> Table:
     """Return the table of `nvidia`, which is the same in each of the ways."""
     request = Request(
         EngineTarget(EngineName.CONTAINERD, EngineSettings(**asked)),
@@ -135,7 +140,7 @@ def made(version: int, runtimes: Table, *, sources: Sources | None = None, **ask
         "nvidia",
         FOLDER,
     )
-    first, *others = everywhere(document(version, runtimes, "runc"), request, sources or Sources())
+    first, *others = everywhere(document(version, runtimes, "runc"), request, sources or ContainerdSources())
     assert all(is_same(each, first) for each in others), others
     table = first["nvidia"]
     assert isinstance(table, dict)
@@ -153,7 +158,7 @@ def test_both_ways_make_the_same_table_of_the_same_settings(
     other = document(data.draw(st.sampled_from(VERSIONS)), data.draw(RUNTIMES), data.draw(st.sampled_from(["runc"])))
     printed = data.draw(st.sampled_from([None, toml_document.parse(other)]))
     there = data.draw(st.sampled_from([None, other]))
-    sources = Sources(asked.config_sources, printed, {"/x.toml": there})
+    sources = ContainerdSources(asked.config_sources, printed, {"/x.toml": there})
     plain, *others = everywhere(
         content, Request(EngineTarget(EngineName.CONTAINERD, asked), handlers, None, FOLDER), sources
     )
@@ -199,7 +204,7 @@ def test_the_default_of_containerd_before_1_3_lends_its_options_too(version: int
         marker="theirs",
     )
     request = Request(EngineTarget(EngineName.CONTAINERD), (Handler("nvidia", f"{FOLDER}/r"),), None, FOLDER)
-    for each in everywhere(content, request, Sources()):
+    for each in everywhere(content, request, ContainerdSources()):
         assert each["nvidia"]["options"]["Root"] == "/legacy"
 
 
@@ -221,7 +226,7 @@ OTHER = document(2, {"crun": {"runtime_type": V2, "options": {"Root": "/other"}}
     ],
 )
 def test_the_source_that_was_asked_for_lends_the_settings(asked: tuple[str, ...], root: str) -> None:
-    sources = Sources(asked, PRINTED, {"/x.toml": OTHER, "/gone.toml": None})
+    sources = ContainerdSources(asked, PRINTED, {"/x.toml": OTHER, "/gone.toml": None})
     assert made(3, RUNC, sources=sources, config_sources=asked)["options"]["Root"] == root
 
 
@@ -247,7 +252,7 @@ def test_a_source_that_was_asked_for_and_has_nothing_is_spoken_of_in_both_ways(
         None,
         FOLDER,
     )
-    sources = Sources(asked, None, {"/gone.toml": None, "/kata.toml": kata})
+    sources = ContainerdSources(asked, None, {"/gone.toml": None, "/kata.toml": kata})
     for goals in (
         plainly(content, request, sources),
         placed(content, request, sources, AdditionMethod.DROP_IN),
@@ -267,7 +272,9 @@ def test_a_file_that_was_named_as_a_source_and_cannot_be_read_is_refused_by_its_
     )
     for way in (AdditionMethod.DROP_IN, AdditionMethod.TEMPLATE):
         with pytest.raises(ConfigurationError) as raised:
-            placed(document(3, RUNC, "runc"), request, Sources(asked, None, {"/x.toml": b"plugins = 5\n"}), way)
+            placed(
+                document(3, RUNC, "runc"), request, ContainerdSources(asked, None, {"/x.toml": b"plugins = 5\n"}), way
+            )
         assert raised.value.path == "/x.toml"
 
 
@@ -294,7 +301,7 @@ def notes(
     request = Request(
         EngineTarget(EngineName.CONTAINERD, EngineSettings(**asked)), (Handler("nvidia", f"{folder}/r"),), None, folder
     )
-    sources = Sources(asked.get("config_sources", ()))
+    sources = ContainerdSources(asked.get("config_sources", ()))
     return list(placed(document(3, RUNC, "runc"), request, sources, way, template, **more).notes)
 
 
@@ -341,7 +348,7 @@ def test_the_old_kind_of_default_is_written_into_a_drop_in_of_version_1_and_else
         request = Request(
             EngineTarget(EngineName.CONTAINERD, asked), (Handler("nvidia", f"{FOLDER}/r"),), "nvidia", FOLDER
         )
-        goals = placed(document(version, RUNC, "runc"), request, Sources(), AdditionMethod.DROP_IN)
+        goals = placed(document(version, RUNC, "runc"), request, ContainerdSources(), AdditionMethod.DROP_IN)
         place = shape(FILE_VERSIONS[version].plugin)
         written = lookup(toml_document.parse(target(goals, DROP_IN_ROLE)), (*place.default[:-1], "default_runtime"))
         assert (goals.default is None) == bool(written) == (version == 1)
@@ -358,7 +365,7 @@ def test_a_type_that_is_wrong_in_what_a_distribution_made_is_refused_and_no_bug(
     content = document(3, {"runc": {"options": "none"}}, None)
     request = Request(EngineTarget(EngineName.CONTAINERD), (Handler("nvidia", f"{FOLDER}/r"),), None, FOLDER)
     with pytest.raises(ConfigurationError, match="options must be a table") as raised:
-        placed(content, request, Sources(), AdditionMethod.DROP_IN)
+        placed(content, request, ContainerdSources(), AdditionMethod.DROP_IN)
     assert raised.value.path == "/c/config.toml"
 
 
@@ -385,5 +392,7 @@ def test_beside_a_generated_file_cdi_is_turned_on_where_it_is_off_and_nowhere_el
     )
     content, key = document(version, {"runc": {"runtime_type": V2}}, None), enable_cdi(FILE_VERSIONS[version].plugin)
     content = toml_document.edit(content, [Set(key, value) for value in said.values()], marker="theirs")
-    added = toml_document.parse(target(placed(content, request, Sources(), AdditionMethod.DROP_IN), DROP_IN_ROLE))
+    added = toml_document.parse(
+        target(placed(content, request, ContainerdSources(), AdditionMethod.DROP_IN), DROP_IN_ROLE)
+    )
     assert (lookup(added, key) is True) is turned_on

@@ -7,13 +7,13 @@ import tomllib
 import pytest
 
 from toolkit_installer.engines.containerd import templates
-from toolkit_installer.engines.containerd.config import Part
+from toolkit_installer.engines.containerd.config import TableAdditions
 from toolkit_installer.engines.containerd.tables import FILE_VERSIONS
 
 PLUGIN = FILE_VERSIONS[3].plugin
 ACTION = '{{ template "base" . }}\n'
 OURS = {"runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": "/usr/local/nvidia/toolkit/runtime"}}
-PART = Part(PLUGIN, (("nvidia", OURS), ("nvidia-cdi", OURS)), None)
+PART = TableAdditions(PLUGIN, (("nvidia", OURS), ("nvidia-cdi", OURS)), None)
 RUNC = f"[plugins.'{PLUGIN}'.containerd.runtimes.runc]\n  runtime_type = 'io.containerd.runc.v2'\n"
 REGISTRY = (
     "[plugins.'io.containerd.cri.v1.images'.registry]\n"

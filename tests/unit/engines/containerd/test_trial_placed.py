@@ -14,7 +14,7 @@ from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile,
 from toolkit_installer.engines.common import reload_method
 from toolkit_installer.engines.containerd import config_files, templates
 from toolkit_installer.engines.containerd import trial as containerd_trial
-from toolkit_installer.engines.containerd.config import Part
+from toolkit_installer.engines.containerd.config import TableAdditions
 from toolkit_installer.engines.containerd.distributions.rancher import RancherLayout
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection, DistributionInspection
 from toolkit_installer.engines.containerd.layouts import DROP_IN_ROLE, OLDER_TEMPLATE_ROLE, TEMPLATE_ROLE, Layout
@@ -137,7 +137,7 @@ KATA = b"""
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.kata]
 runtime_type = "io.containerd.kata.v2"
 """
-PART = Part(PLUGIN, (("nvidia", HANDLER),), None)
+PART = TableAdditions(PLUGIN, (("nvidia", HANDLER),), None)
 
 
 @pytest.mark.parametrize("theirs", [None, BASE, BASE + KATA], ids=["new", "base", "extended"])

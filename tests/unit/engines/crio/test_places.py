@@ -11,7 +11,7 @@ import pytest
 from toolkit_installer.engines.api import LiveState
 from toolkit_installer.engines.crio import engine as crio
 from toolkit_installer.engines.crio import places as crio_places
-from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, CrioLiveState, Places, read_flag
+from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, CrioLiveState, CrioPaths, read_flag
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
@@ -25,7 +25,7 @@ def live(*arguments: str) -> LiveState:
     return LiveState("1.37.0", {}, None, msgspec.structs.replace(me, name="crio", arguments=("crio", *arguments)))
 
 
-def found(running: LiveState | None = None, node: Node | None = None, /, **settings: str) -> Places:
+def found(running: LiveState | None = None, node: Node | None = None, /, **settings: str) -> CrioPaths:
     target = EngineTarget(EngineName.CRIO, EngineSettings(**settings))  # type: ignore[arg-type]
     return crio_places.locate_files(node or Node("/", whole=False), target, running)
 
@@ -47,18 +47,18 @@ def found(running: LiveState | None = None, node: Node | None = None, /, **setti
 def test_files_are_where_they_are_asked_for_and_usually_are(
     settings: dict[str, str], places: tuple[str, str, str]
 ) -> None:
-    assert found(**settings) == Places(*places)
+    assert found(**settings) == CrioPaths(*places)
 
 
 def test_a_running_crio_says_where_its_files_are() -> None:
     running = live("--config", "/c/crio.conf", "--config-dir=/c/d")
-    assert found(running) == Places("/c/crio.conf", "/c/d", "/c/d/99-nvidia.toml")
+    assert found(running) == CrioPaths("/c/crio.conf", "/c/d", "/c/d/99-nvidia.toml")
 
 
 def test_variables_stand_in_for_flags_that_are_not_given() -> None:
     variables = {"CONTAINER_CONFIG": "/v/crio.conf", "CONTAINER_CONFIG_DIR": "/v/d"}
     running = CrioLiveState("1.37.0", {}, None, live("-d", "/first", "-d", "/c/d").process, variables=variables)
-    assert found(running) == Places("/v/crio.conf", "/c/d", "/c/d/99-nvidia.toml")
+    assert found(running) == CrioPaths("/v/crio.conf", "/c/d", "/c/d/99-nvidia.toml")
     assert read_flag(running, "--default-runtime") is None
     running = CrioLiveState("1.37.0", {}, None, live("--hooks-dir", "/a", "--hooks-dir=/b").process)
     assert read_flag(running, "--hooks-dir") == "/a,/b"
