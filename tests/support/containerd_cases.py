@@ -107,7 +107,7 @@ def make(case: Case, root: Path) -> Made:
     engine = build(
         {}, {"RUNTIME": "containerd", **case.about.get("variables", {})}, Program.NVIDIA_CTK_INSTALLER
     ).engine
-    target = EngineTarget(EngineName.CONTAINERD, engine, recognised=case.about.get("recognised", False))
+    target = EngineTarget(EngineName.CONTAINERD, engine, detected=case.about.get("recognised", False))
     release = case.about.get("live")
     live = LiveState(release, {"runc": None}, "runc") if release is not None else None
     inspection = containerd_inspection.inspect_own(

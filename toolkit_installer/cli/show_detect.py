@@ -122,7 +122,7 @@ def _facts(node: Node, target: EngineTarget) -> dict[str, Any]:
         "how": row.configured,
         "socket": target.socket or row.socket,
         "config": target.config or row.config,
-        "drop_in": target.asked.drop_in or row.drop_in,
+        "drop_in": target.settings.drop_in or row.drop_in,
         "unit": None,
         "files": [],
         "version": None,

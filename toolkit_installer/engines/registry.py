@@ -39,7 +39,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     configured: str
     """How handlers are registered with it, in words."""
     drop_in: str | None = None
-    beside: tuple[str, ...] = ()
+    sibling_patterns: tuple[str, ...] = ()
     """Patterns of the further files that its engine reads in the folder of `config`."""
     state: str | None = None
     """The `state` folder of its containerd, which holds the bundles of running containers."""
@@ -95,7 +95,7 @@ class EngineRow(msgspec.Struct, frozen=True, kw_only=True):
     """The flags that set the sockets that its process serves."""
     socket_names: tuple[str, ...]
     """The file names of the sockets that reach it; the first is its own, in every distribution."""
-    asked_with: tuple[str, ...] = ()
+    client_modules: tuple[str, ...] = ()
     """Modules of other packages that its adapter imports to query the engine."""
     imported_alone: bool = False
     """No module outside its folder imports from it."""
@@ -133,7 +133,7 @@ _docker = functools.partial(Distribution, engine=EngineName.DOCKER)
 _DOCKER = EngineRow(
     name=EngineName.DOCKER,
     adapter="toolkit_installer.engines.docker.engine:Docker",
-    asked_with=("docker.constants", "docker.errors", "requests.exceptions", "urllib3.exceptions"),
+    client_modules=("docker.constants", "docker.errors", "requests.exceptions", "urllib3.exceptions"),
     processes=frozenset({"dockerd"}),
     address_flags=("-H", "--host"),
     socket_names=("docker.sock", "cri-dockerd.sock", "dockershim.sock"),

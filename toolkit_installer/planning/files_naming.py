@@ -159,7 +159,7 @@ class _Search:
             layout = layout_of(self._node.files.content, path) if named else None
         if layout is None or path not in (layout.generated, layout.source) or path == layout.drop_in:
             self.found |= dict.fromkeys(Naming(path, each.line, each.path) for each in named)
-        elif layout.detects and layout.may_set_default(self._node.files.content):
+        elif layout.detection and layout.may_set_default(self._node.files.content):
             # other generated files come from one that is searched itself, and are generated again without the toolkit
             self.found |= dict.fromkeys(_find_default_runtime(layout, path, content, self._folders))
 
@@ -325,7 +325,7 @@ def list_usual_patterns() -> Iterator[str]:
         yield row.config
         if row.drop_in is not None:
             yield posixpath.join(posixpath.dirname(row.drop_in), "*")
-        yield from (posixpath.join(posixpath.dirname(row.config), pattern) for pattern in row.beside)
+        yield from (posixpath.join(posixpath.dirname(row.config), pattern) for pattern in row.sibling_patterns)
         for unit in (posixpath.join(folder, name) for folder in _UNIT_FOLDERS for name in row.units):
             yield from (unit, f"{unit}.d/*.conf")
     # drop-ins for services of all kinds

@@ -135,4 +135,4 @@ def _engine(target: EngineTarget, inspection: Inspection, adapter: Engine, folde
             files.append(memory.adopted(adapter, file, ownership))
     if not files:
         return None
-    return EngineRecord(adapter.name, inspection.socket, target.asked.reload_mode, (), None, tuple(files))
+    return EngineRecord(adapter.name, inspection.socket, target.settings.reload_mode, (), None, tuple(files))

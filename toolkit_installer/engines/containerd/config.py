@@ -211,7 +211,7 @@ class TableAdditions(msgspec.Struct, frozen=True):
     """
 
     plugin: str
-    made: tuple[tuple[str, Table], ...]
+    handlers: tuple[tuple[str, Table], ...]
     default: str | None
     copied: tuple[tuple[str, Table], ...] = ()
     built_in: bool = False
@@ -263,9 +263,9 @@ def add_parts(base: bytes, parts: Sequence[TableAdditions], version: int | None 
         place = shape(part.plugin)
         if part.built_in:
             changes.append(Set((*place.runtimes, BUILT_IN_RUNTIME), built_in(part.plugin)))
-        changes += [Set((*place.runtimes, name), entry) for name, entry in (*part.copied, *part.made)]
+        changes += [Set((*place.runtimes, name), entry) for name, entry in (*part.copied, *part.handlers)]
         if part.default is not None and part.legacy:
-            changes.append(Set(legacy_default(part.plugin), dict(part.made)[part.default]))
+            changes.append(Set(legacy_default(part.plugin), dict(part.handlers)[part.default]))
         elif part.default is not None:
             changes.append(Set(place.default, part.default))
             if lookup(document, legacy_type(part.plugin)):

@@ -61,14 +61,14 @@ class DistributionEdit:
     def __init__(
         self,
         inspection: ContainerdInspection,
-        placed: DistributionInspection,
+        distribution: DistributionInspection,
         request: Request,
         without: Mapping[str, DesiredFile],
     ) -> None:
         """Raise ConfigurationError for files that cannot be edited."""
         self.inspection = inspection
-        self.placed = placed
-        self.layout = layout = placed.layout
+        self.distribution = distribution
+        self.layout = layout = distribution.layout
         self.request = request
         self.without = {role: wanted for role, wanted in without.items() if role != GENERATED_ROLE}
         self.default = request.default
@@ -78,23 +78,23 @@ class DistributionEdit:
         there = {path: base for role, path in layout.templates.items() if (base := bases.get(role)) is not None}
         self.start = layout.next_start(there, live.version if live is not None else None)
         self.role = next((role for role, path in layout.templates.items() if path == self.start.template), "")
-        self.notes = [*placed.notes, *self.start.notes]
+        self.notes = [*distribution.notes, *self.start.notes]
         if self.role in bases:
             with self._template() as wanted:
-                templates.refuse_duplicates(wanted.base or b"", layout.finding(request.toolkit_folder))
-        self.document = layout.document(placed.content, request.toolkit_folder)
+                templates.refuse_duplicates(wanted.base or b"", layout.detectable_handlers(request.toolkit_folder))
+        self.document = layout.document(distribution.content, request.toolkit_folder)
         sources, folder = inspection.sources, request.toolkit_folder
         self.candidates = config.candidates(sources, self.document, layout.plugin, folder)
 
     def desired(self) -> DesiredState:
         """Return the desired content of the files. Raises ConfigurationError."""
-        if self.start.way is AdditionMethod.DROP_IN:
+        if self.start.method is AdditionMethod.DROP_IN:
             self._into_drop_in()
         elif not self.request.handlers:
             self.served = {}
         else:
             self._note_what_is_kept()
-            if self.start.way is AdditionMethod.TEMPLATE:
+            if self.start.method is AdditionMethod.TEMPLATE:
                 self._into_template()
             else:
                 self._found_by_itself()
@@ -104,7 +104,7 @@ class DistributionEdit:
                 f"{self.layout.name} registers {', '.join(sorted(own))} by itself, as long as it finds their programs "
                 "when it starts: cleanup leaves them to it"
             )
-        built_in = next(iter(self.placed.low_level), BUILT_IN_RUNTIME)
+        built_in = next(iter(self.distribution.low_level), BUILT_IN_RUNTIME)
         low_level = config.low_level(self.document, self.layout.plugin, built_in)
         return DesiredState(tuple(self.without.values()), self.served, self.default, low_level, tuple(self.notes))
 
@@ -146,7 +146,7 @@ class DistributionEdit:
             self._refuse_another(part)
             text = templates.add_block(base, part)
             own = templates.find_own_runtimes(base, part)
-        if self.layout.templates[self.role] in self.placed.changed:
+        if self.layout.templates[self.role] in self.distribution.changed:
             # its result is still unknown: a restart would be the first to show it
             name = self.layout.name
             why = f"was changed after config.toml was made of it: {name} has not been started with it"
@@ -162,7 +162,7 @@ class DistributionEdit:
         self.notes += config.note_unused_sources(self.inspection.sources, self.candidates)
         self._note_unused(own, f"{wanted.path} has their tables already")
         if templates.is_conditional(base):
-            found = self.layout.finding(self.request.toolkit_folder) & self.served.keys() - own
+            found = self.layout.detectable_handlers(self.request.toolkit_folder) & self.served.keys() - own
             self._note_unused(found, f"{self.layout.name} makes their tables itself if it finds them when it starts")
 
     @contextlib.contextmanager
@@ -182,7 +182,7 @@ class DistributionEdit:
     def _found_by_itself(self) -> None:
         part = self._part(self.layout.version)
         self._refuse_another(part)
-        self.served = self.layout.found_by_itself(self.request)
+        self.served = self.layout.detected_handlers(self.request)
         name = self.layout.name
         self._note_cdi(part)
         self.notes.append(f"{name} has no place for additions: it finds the toolkit's folder when it starts")
@@ -190,10 +190,10 @@ class DistributionEdit:
 
     def _refuse_another(self, part: TableAdditions) -> None:
         """Raise ConfigurationError if the distribution has a runtime of our name with another executable."""
-        if self.layout.finds(self.request.toolkit_folder):
+        if self.layout.detects_toolkit_in(self.request.toolkit_folder):
             return
         theirs = runtimes_in(self.document, self.layout.plugin)
-        made = {name: executable(entry) for name, entry in part.made}
+        made = {name: executable(entry) for name, entry in part.handlers}
         others = [name for name in made if name in theirs and executable(theirs[name]) not in (None, made[name])]
         if others:
             raise ConfigurationError(
@@ -228,7 +228,7 @@ class DistributionEdit:
         if self.default is not None:
             self.default = None
             self.notes.append(f"{name} sets the default runtime itself (its --default-runtime): it stays as it is")
-        if asked is not None and not any(asked in note for note in self.placed.notes):
+        if asked is not None and not any(asked in note for note in self.distribution.notes):
             self.notes.append(f"{asked} is not used: this {name} imports no drop-in")
 
 
@@ -457,7 +457,7 @@ def refuse_lost_root(inspection: ContainerdInspection, records: Mapping[str, Rec
 
     It had other settings, and there is no copy of it. A file that we edited is restored.
     """
-    if inspection.placed is not None:
+    if inspection.distribution is not None:
         return
     root, drop_in = inspection.file(ROOT_ROLE), inspection.file(DROP_IN_ROLE)
     losses.refuse_lost_link(root, records)
@@ -537,7 +537,7 @@ def recognised(inspection: ContainerdInspection, toolkit_folder: str) -> Mapping
     containerd refuses to start with a literal import of a missing file. In a distribution's files, our entries are
     marked or lie in our toolkit folder, so nothing else has to be recognised. Raises ConfigurationError.
     """
-    if inspection.placed is not None:
+    if inspection.distribution is not None:
         return {}
     root, drop_in = inspection.file(ROOT_ROLE), inspection.file(DROP_IN_ROLE)
     found = {}

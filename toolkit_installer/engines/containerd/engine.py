@@ -123,7 +123,7 @@ def require_drop_in(named: NamedDropIn, found: ContainerdInspection) -> None:
     contents = {file.role: file.content for file in found.files}
     there = {path: content for role, path in named.layout.templates.items() if (content := contents.get(role))}
     start = named.layout.next_start(there, found.live.version if found.live is not None else None)
-    if start.way is not AdditionMethod.DROP_IN:
+    if start.method is not AdditionMethod.DROP_IN:
         raise ConfigurationError(
             f"this {named.layout.name} imports no drop-in, so that it would not read this file",
             path=named.path,
@@ -185,7 +185,7 @@ class Containerd(Adapter[ContainerdInspection]):
             process = serving.find_process(node, self.name, socket)
             named = find_named_drop_in(node, process, target.config)
         layout = named.layout if named is not None else self._layout(node, target, socket)
-        answer = Inspection(socket, (), *serving.query_engine(self, node, socket, target.asked.answer_timeout))
+        answer = Inspection(socket, (), *serving.query_engine(self, node, socket, target.settings.answer_timeout))
         if layout is not None:
             files, path = (named.files, named.path) if named is not None else (node.files, layout.drop_in)
             found = containerd_inspection.inspect_distribution(node, target, layout, answer, files, path)
@@ -233,8 +233,8 @@ class Containerd(Adapter[ContainerdInspection]):
             if file.role not in layouts.NOT_TOML:
                 losses.refuse_replaced(wanted, recorded, toml_document.parse, request.toolkit_folder, CRI_TABLES)
         containerd_desired.refuse_lost_root(inspection, records)
-        if inspection.placed is not None:
-            return DistributionEdit(inspection, inspection.placed, request, without).desired()
+        if inspection.distribution is not None:
+            return DistributionEdit(inspection, inspection.distribution, request, without).desired()
         # an engine that is down for a moment is no reason to move our entries; in a drop-in of another program, our
         # entries are no evidence of how containerd merges files
         there = inspection.file(DROP_IN_ROLE).content is not None
@@ -549,7 +549,7 @@ def _registered_by_itself(live: LiveState) -> frozenset[str]:
     """
     process = live.process
     layout = config_files.find_layout(process) if process is not None else None
-    if process is None or layout is None or layout.detects is None:
+    if process is None or layout is None or layout.detection is None:
         return frozenset()
     try:
         # our block in a template also appears in the generated file, and is not the distribution's
@@ -559,6 +559,6 @@ def _registered_by_itself(live: LiveState) -> frozenset[str]:
     made = runtimes_in(document, layout.plugin)
     return frozenset(
         name
-        for name in layout.detects.handlers & made.keys() & live.handlers.keys()
+        for name in layout.detection.handlers & made.keys() & live.handlers.keys()
         if live.handlers[name] in (None, executable(made[name]))
     )

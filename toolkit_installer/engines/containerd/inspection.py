@@ -51,7 +51,7 @@ class DistributionInspection(msgspec.Struct, frozen=True):
 class ContainerdInspection(Inspection, frozen=True):
     """An inspected containerd. `files` includes the imported files that can be edited, with roles by their paths."""
 
-    placed: DistributionInspection | None = None
+    distribution: DistributionInspection | None = None
     """Its files are a distribution's; None: its own."""
 
     graph: tuple[ImportedFile, ...] = ()
@@ -61,7 +61,7 @@ class ContainerdInspection(Inspection, frozen=True):
     """Sources of the handlers' settings besides these files."""
     kubelet: int | None = None
     """The PID of a kubelet of this node."""
-    recognised: bool = False
+    detected: bool = False
     """The engine was recognised on the node, not named (`--runtime`)."""
     binary_version: str = ""
     """The version that the binary of a running but silent containerd prints; empty: unknown."""
@@ -118,7 +118,7 @@ def inspect_distribution(
     ConfigurationError, NodeError.
     """
     live, process = answer.live, answer.process
-    drop_in, ignored = layout.drop_in_for(target.asked)
+    drop_in, ignored = layout.drop_in_for(target.settings)
     drop_in = usual if drop_in == layout.drop_in else drop_in
     files = [
         EngineFile(layouts.GENERATED_ROLE, *node.locate_file(layout.generated)),
@@ -127,11 +127,13 @@ def inspect_distribution(
     files += [EngineFile(role, *node.locate_file(path)) for role, path in layout.templates.items()]
     own = layout.low_level(node, process)
     changed = _modified_after(node, layout.templates.values(), layout.generated)
-    placed = DistributionInspection(layout, made.content(layout.source), own, ignored, changed)
+    distribution = DistributionInspection(layout, made.content(layout.source), own, ignored, changed)
     usual = layout.generated
     place = (config_files.find_config_or(process, usual) or usual) if process is not None else None
-    sources = _read_sources(node, process, target.asked, place)
-    return ContainerdInspection(answer.socket, tuple(files), live, answer.silence, placed=placed, sources=sources)
+    sources = _read_sources(node, process, target.settings, place)
+    return ContainerdInspection(
+        answer.socket, tuple(files), live, answer.silence, distribution=distribution, sources=sources
+    )
 
 
 def _modified_after(node: Node, paths: Iterable[str], than: str) -> frozenset[str]:
@@ -143,7 +145,7 @@ def _modified_after(node: Node, paths: Iterable[str], than: str) -> frozenset[st
 def inspect_own(node: Node, target: EngineTarget, answer: Inspection) -> ContainerdInspection:
     """Read all files of a containerd whose files are its own. Raises ConfigurationError, NodeError."""
     process = answer.process
-    settings = target.asked
+    settings = target.settings
     given = _find_given_config(process, target)
     config = target.config or given or CONFIG
     root = EngineFile(ROOT_ROLE, *node.locate_file(config))
@@ -170,7 +172,7 @@ def inspect_own(node: Node, target: EngineTarget, answer: Inspection) -> Contain
         kubelet=next(
             (each.pid for each in processes.find_by_name(frozenset({"kubelet"})) if node.is_home_of(each)), None
         ),
-        recognised=target.recognised,
+        detected=target.detected,
         drop_in_names=names,
         drop_in_named=named,
         elsewhere=_find_other_config(node, process, target),

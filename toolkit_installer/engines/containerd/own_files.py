@@ -76,7 +76,7 @@ class OwnFiles:
         """Raise ConfigurationError for a disabled CRI plugin where Kubernetes is to use it."""
         found = find_disabled((file.path, file.document) for file in self.files)
         kubelet = self.inspection.kubelet
-        if found is None or (kubelet is None and not self.inspection.recognised):
+        if found is None or (kubelet is None and not self.inspection.detected):
             return
         path, name = found
         content = next(file.content for file in self.files if file.path == path)

@@ -180,7 +180,7 @@ def add_block(content: bytes, part: TableAdditions) -> bytes:
     own = find_own_runtimes(content, part)
     conditional = is_conditional(base)
     lines: list[str] = []
-    for name, entry in part.made:
+    for name, entry in part.handlers:
         if name in own:
             continue
         table = _table((*shape(part.plugin).runtimes, name), entry, "")
@@ -227,7 +227,7 @@ def find_own_runtimes(content: bytes, part: TableAdditions) -> frozenset[str]:
     Raises ConfigurationError, with the line, for a runtime with another executable.
     """
     base = remove_block(content)
-    wanted = dict(part.made)
+    wanted = dict(part.handlers)
     found = set()
     for table in re.finditer(_TABLE, base):
         name = _runtime_of(table["path"])

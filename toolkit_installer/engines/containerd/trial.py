@@ -36,8 +36,8 @@ _PROGRAM = "containerd"
 def try_out(node: Node, inspection: ContainerdInspection, desired: DesiredState) -> None:
     """Compare what the binary prints for the files before and after the change. Raises ConfigurationError."""
     process = inspection.process
-    if inspection.placed is not None:
-        _try_distribution(node, inspection, inspection.placed, desired)
+    if inspection.distribution is not None:
+        _try_distribution(node, inspection, inspection.distribution, desired)
         return
     if process is None:
         return
@@ -103,13 +103,13 @@ class _Generated(msgspec.Struct, frozen=True):
 
 
 def _try_distribution(
-    node: Node, inspection: ContainerdInspection, placed: DistributionInspection, desired: DesiredState
+    node: Node, inspection: ContainerdInspection, distribution: DistributionInspection, desired: DesiredState
 ) -> None:
     """Check the next generated file, without our additions and with them. Raises ConfigurationError."""
-    layout, process = placed.layout, inspection.process
-    if placed.content is None:
+    layout, process = distribution.layout, inspection.process
+    if distribution.content is None:
         return
-    next_file = _next_generated(inspection, placed, placed.content, desired) if layout.templates else None
+    next_file = _next_generated(inspection, distribution, distribution.content, desired) if layout.templates else None
     if next_file is not None:
         _refuse_broken(next_file, layout)
     elif process is None:
@@ -119,11 +119,11 @@ def _try_distribution(
     if binary is None:
         return
     without = next_file.without if next_file is not None else None
-    generated = without.text if without is not None else placed.content
+    generated = without.text if without is not None else distribution.content
     before, words = reload_method.dump_containerd_config(node.programs, binary, generated)
     if before is None:
         # the binary prints nothing, or fails on the current file, which is generated anew; or the template is wrong
-        if next_file is not None and without is not None and not _is_running_with(generated, placed):
+        if next_file is not None and without is not None and not _is_running_with(generated, distribution):
             _refuse_rejected(node, binary, next_file.start, without, words, layout)
         return
     changed = _with_additions(generated, layout, next_file, target) if target is not None else None
@@ -154,10 +154,10 @@ def _binary(node: Node, process: Process | None, layout: Layout) -> str | None:
 
 
 def _next_generated(
-    inspection: ContainerdInspection, placed: DistributionInspection, generated: bytes, desired: DesiredState
+    inspection: ContainerdInspection, distribution: DistributionInspection, generated: bytes, desired: DesiredState
 ) -> _Generated | None:
     """Return what the distribution generates next, None if it reads no template. Raises ConfigurationError."""
-    layout = placed.layout
+    layout = distribution.layout
     release = inspection.live.version if inspection.live is not None else None
     present: dict[str, bytes] = {}
     without: dict[str, bytes] = {}
@@ -220,9 +220,9 @@ def _refuse_rejected(node: Node, binary: str, start: NextStart, rendered: Render
     )
 
 
-def _is_running_with(generated: bytes, placed: DistributionInspection) -> bool:
+def _is_running_with(generated: bytes, distribution: DistributionInspection) -> bool:
     """Return whether the next generated file equals the one that containerd was started with, except for our block."""
-    return generated.strip() == templates.remove_block(placed.content or b"").strip()
+    return generated.strip() == templates.remove_block(distribution.content or b"").strip()
 
 
 def _find_objections(

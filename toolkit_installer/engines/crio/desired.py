@@ -185,7 +185,7 @@ def _base_configuration(inspection: CrioInspection, request: Request, known: Tab
     sources = inspection.sources
     if sources.failed:
         raise ConfigurationError(
-            f"none of the sources of CRI-O's settings can be read: {'; '.join(sources.heard)}",
+            f"none of the sources of CRI-O's settings can be read: {'; '.join(sources.failures)}",
             hint="--config-source file reads its files, and needs no CRI-O",
         )
     if sources.source is None:

@@ -108,7 +108,7 @@ class Crio(Adapter[CrioInspection]):
 
     def inspect(self, node: Node, target: EngineTarget) -> CrioInspection:
         """Read all of CRI-O's files and the hook's file, and query CRI-O. Raises ConfigurationError."""
-        settings = target.asked
+        settings = target.settings
         socket = target.socket or usual_socket(node)
         live, silence = serving.query_engine(self, node, socket, settings.answer_timeout)
         command_line.refuse_hidden(live.process if live is not None else None, target)

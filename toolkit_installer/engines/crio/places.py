@@ -68,7 +68,7 @@ def locate_files(node: Node, target: EngineTarget, live: LiveState | None) -> Cr
     process = seen if seen is not None and not seen.hidden else None  # a hidden one does not show its files
     reads = _read_path_flag(live, "--config-dir") or DROP_INS
     config = _find_root_file(node, target.config, live) or _read_path_flag(live, "--config") or CONFIG
-    drop_in = target.asked.drop_in
+    drop_in = target.settings.drop_in
     if drop_in is None and target.config is not None and posixpath.dirname(target.config).endswith(".d"):
         # callers older than --drop-in-config name the drop-in itself
         drop_in, config = (
@@ -285,7 +285,7 @@ class CrioSources(msgspec.Struct, frozen=True):
     """
 
     source: CrioSource | None = None
-    heard: tuple[str, ...] = ()
+    failures: tuple[str, ...] = ()
     failed: bool = False
 
 
@@ -301,7 +301,7 @@ def read_first_source(
     heard: list[str] = []
     for word in settings.config_sources:
         if word == _FILE:
-            return CrioSources(heard=tuple(heard))
+            return CrioSources(failures=tuple(heard))
         kind, _, path = word.partition("=")
         found: CrioSource | list[str]
         if kind == _FILE:
@@ -312,7 +312,7 @@ def read_first_source(
         if isinstance(found, CrioSource):
             return CrioSources(found, tuple(heard))
         heard += found
-    return CrioSources(heard=tuple(heard), failed=bool(heard))
+    return CrioSources(failures=tuple(heard), failed=bool(heard))
 
 
 def _query_crio(

@@ -327,7 +327,7 @@ def refuse_without_nri(node: Node) -> None:
 
 def _logged(target: EngineTarget) -> EngineTarget:
     row = target.distribution
-    if row is not None and (target.recognised or row is not usual_row(target.name)):
+    if row is not None and (target.detected or row is not usual_row(target.name)):
         log.get().info(
             "Recognised the engine", key="engine-recognised", engine=target.name, distribution=row.name, why=target.why
         )

@@ -59,7 +59,7 @@ class Docker(Adapter[Inspection]):
     def inspect(self, node: Node, target: EngineTarget) -> Inspection:
         """Read daemon.json and query dockerd. Raises ConfigurationError."""
         socket = target.socket or SOCKET
-        live, silence = serving.query_engine(self, node, socket, target.asked.answer_timeout)
+        live, silence = serving.query_engine(self, node, socket, target.settings.answer_timeout)
         process = live.process if live is not None else None
         command_line.refuse_hidden(process, target)
         config = target.config or _find_config(live) or CONFIG

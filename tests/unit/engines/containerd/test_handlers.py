@@ -95,14 +95,14 @@ def placed(  # one distribution, as it was found
     """Return what is added beside the file of the same content that a distribution made."""
     version = toml_document.parse(content).get("version", 1)
     places = {"generated": "/c/config.toml", "drop_in": "/c/d/99-nvidia.toml", "template": "/c/config.toml.tmpl"}
-    layout = Layout("k3s", version=version, source="/c/config.toml", way=way, **{**places, **more})
+    layout = Layout("k3s", version=version, source="/c/config.toml", method=way, **{**places, **more})
     files = (
         file(GENERATED_ROLE, layout.generated, content),
         file(FILE_ROLE if layout.in_place else DROP_IN_ROLE, layout.drop_in, content if layout.in_place else None),
         file(TEMPLATE_ROLE, layout.template or "", template),
     )
     inspection = ContainerdInspection(
-        "/s", files, None, placed=DistributionInspection(layout, content), sources=sources
+        "/s", files, None, distribution=DistributionInspection(layout, content), sources=sources
     )
     return Containerd().desired(inspection, request, {})
 

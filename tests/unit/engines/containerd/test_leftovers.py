@@ -81,7 +81,7 @@ def beside(content: bytes, drop_in: bytes | None) -> Story:
     version = toml_document.parse(content)["version"]
     layout = Layout("k3s", "/c/config.toml", version, drop_in="/c/d/99-nvidia.toml", source="/c/config.toml")
     files = (file(GENERATED_ROLE, layout.generated, content), file(PLACED_ROLE, layout.drop_in, drop_in))
-    inspection = Inspection("/s", files, None, placed=DistributionInspection(layout, content))
+    inspection = Inspection("/s", files, None, distribution=DistributionInspection(layout, content))
     (goal,) = Containerd().desired(inspection, REQUEST, {}).files
     return made(goal)
 

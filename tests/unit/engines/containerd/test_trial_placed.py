@@ -111,7 +111,7 @@ def asked(  # all that a trial depends on
     process = Process(os.getpid(), "containerd", executable, (), 0.0, None)
     live = LiveState(version, {}, None, process) if executable else None
     inspection = ContainerdInspection(
-        "/s", tuple(each.file for each in files), live, placed=DistributionInspection(layout, generated)
+        "/s", tuple(each.file for each in files), live, distribution=DistributionInspection(layout, generated)
     )
     containerd_trial.try_out(Node("/"), inspection, DesiredState(files, served, default))
 

@@ -78,7 +78,7 @@ def test_the_sources_are_tried_in_the_order_given(tmp_path: Path) -> None:
     assert asked("file", "command", executable=binary) == CrioSources()
     named = asked(f"file={tmp_path}/none", "command", executable=binary)
     assert named.source == CrioSource(f"`{binary} status config`", RUNNING.encode())
-    assert named.heard == (f"{tmp_path}/none does not exist",)
+    assert named.failures == (f"{tmp_path}/none does not exist",)
 
 
 def test_where_none_can_be_read_each_says_why(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_where_none_can_be_read_each_says_why(tmp_path: Path) -> None:
     found = asked("command", f"file={tmp_path}/none", executable=binary)
     assert found.failed
     assert found.source is None
-    assert found.heard == (
+    assert found.failures == (
         f"`{binary} status config` ended with 1: no socket",
         f"`{binary} config` ended with 3: bad table",
         f"{tmp_path}/none does not exist",

@@ -51,7 +51,7 @@ class Rancher(GeneratingDistribution, frozen=True, kw_only=True):
     # they unpack their programs below their data folder, which also has the root folder of their containerd
     programs: tuple[str, str] | None = (r"(?P<data>/.+)/data/[^/]+/bin/[^/]+\Z", rf"\g<data>/{GENERATED_PATH}")
     roots: tuple[str, str] | None = (r"(?P<data>.*)/agent/containerd\Z", rf"\g<data>/{GENERATED_PATH}")
-    beside: tuple[str, ...] = SIBLING_PATTERNS
+    sibling_patterns: tuple[str, ...] = SIBLING_PATTERNS
     state: str | None = _STATE
     sockets: tuple[str, ...] = (f"{_STATE}/containerd.sock",)
     configured: str = (
@@ -262,7 +262,7 @@ def layout_of(distribution: Distribution, read: ReadContent, config: str) -> Lay
         base_imports=imports,
         header=said is not None,
         knows_v3=knows_v3,
-        detects=DETECTION,
+        detection=DETECTION,
         runcs=(f"{data}/data/current/bin/{RUNC}", f"{data}/bin/{RUNC}"),
     )
 
