@@ -86,7 +86,7 @@ def _method(node: Node, settings: Settings, decided: Sequence[EngineTarget]) -> 
             base = CdiSupport(target.name, silence=str(error), folder=folder)
             ways.append(observe.recorded(base, receipt))
             continue
-        ways.append(observe.way(node, request, inspection, receipt, folder))
+        ways.append(observe.inspect_cdi_support(node, request, inspection, receipt, folder))
     possible = {str(way.engine): find_obstacle(way) or None for way in ways}
     standing = observe.installed_method(receipt) if receipt is not None else None
     facts: dict[str, Any] = {

@@ -228,7 +228,7 @@ class _NodeInspection:
         faults = []
         for file in files:
             try:
-                get_adapter(target.name).listed([(file.path, file.content)], "")
+                get_adapter(target.name).list_runtimes([(file.path, file.content)], "")
             except ConfigurationError as error:
                 faults.append(_fault(error, file.path))
         return tuple(files), besides, faults
@@ -300,7 +300,7 @@ class _NodeInspection:
         try:
             if distribution is not None:
                 adapter.try_out(node, inspection, DesiredState((), {}, None))
-            elif inspection.process is not None and (why := adapter.refusal(node, inspection.process)):
+            elif inspection.process is not None and (why := adapter.find_restart_obstacle(node, inspection.process)):
                 reason = f"{target.name} would not start again with its files: {foreign_words.mask_program_text(why)}"
                 return (Fault(usual, None, reason, f"correct the file, then restart {target.name}"),)
         except ConfigurationError as error:

@@ -43,7 +43,7 @@ def diagnose(seen: NodeFacts) -> tuple[Finding, ...]:
 def runtimes_of(engine: EngineSeen) -> list[ListedRuntime]:
     """Return the runtimes in an engine's files, then those that only the running engine has."""
     try:
-        listed = get_adapter(engine.name).listed(_pairs(engine), engine.version)
+        listed = get_adapter(engine.name).list_runtimes(_pairs(engine), engine.version)
     except ConfigurationError:
         listed = ()  # reported as a broken file
     found = []
@@ -323,7 +323,9 @@ def _cgroups(seen: NodeFacts) -> Iterator[Finding]:
                 "pods fail, or the node becomes unstable under load; only a kubelet from 1.31 on with containerd from "
                 "2.0 on or CRI-O from 1.28 on takes over the engine's driver"
             )
-            hint = f"{get_adapter(engine.name).cgroup_switch(str(told.cgroup_driver))}, and restart {engine.name}"
+            hint = (
+                f"{get_adapter(engine.name).describe_cgroup_edit(str(told.cgroup_driver))}, and restart {engine.name}"
+            )
             # a declaration of both must change the driver that is not systemd
             topic = Topic.ENGINE_CGROUP if told.cgroup_driver == SYSTEMD else Topic.KUBELET_CGROUP
             remedy = _remedy(seen, engine, topic, hint)
@@ -349,7 +351,7 @@ def _is_used(seen: NodeFacts, engine: EngineSeen) -> bool:
 def _driver_of(engine: EngineSeen) -> CgroupSetting | None:
     """Return an engine's cgroup driver, and the file and line that name it; None if unknown."""
     try:
-        found = get_adapter(engine.name).cgroup_driver(_pairs(engine), engine.version)
+        found = get_adapter(engine.name).read_cgroup_driver(_pairs(engine), engine.version)
     except ConfigurationError:
         return None  # reported as a broken file
     if engine.cgroup_driver is None:
@@ -432,7 +434,7 @@ def _unreadable(seen: NodeFacts, file: SpecificationSeen) -> Iterator[Finding]:
         elif engine.cdi_folders == ():
             why, hint = (
                 f"CDI is off in {engine.name}",
-                f"{get_adapter(engine.name).cdi_switch()}, and restart {engine.name}",
+                f"{get_adapter(engine.name).describe_cdi_edit()}, and restart {engine.name}",
             )
         elif engine.cdi_folders is not None and folder not in looked_into:
             why = f"{engine.name} reads CDI specifications from {', '.join(engine.cdi_folders)} alone"

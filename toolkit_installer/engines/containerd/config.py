@@ -76,7 +76,7 @@ class ContainerdSources(msgspec.Struct, frozen=True):
     missing file.
     """
 
-    asked: tuple[str, ...] = ()
+    requested: tuple[str, ...] = ()
     printed: Table | None = None
     files: Mapping[str, bytes | None] = msgspec.field(default_factory=dict)
 
@@ -95,7 +95,8 @@ def candidates(sources: ContainerdSources, effective: Table, plugin: str, toolki
     Raises ConfigurationError, naming the file, for a source that cannot be read as a containerd configuration.
     """
     return [
-        _candidate(source, sources, effective, plugin, toolkit_folder) for source in sources.asked or _DEFAULT_SOURCES
+        _candidate(source, sources, effective, plugin, toolkit_folder)
+        for source in sources.requested or _DEFAULT_SOURCES
     ]
 
 
@@ -122,7 +123,7 @@ def _candidate(
 
 def note_unused_sources(sources: ContainerdSources, candidates: Sequence[Candidate]) -> list[str]:
     """Return a note for each requested source that is skipped because it has no base runtime."""
-    if not sources.asked:
+    if not sources.requested:
         return []
     empty = itertools.takewhile(lambda each: not each.table, candidates)
     return [f"--config-source {each.source} is not used: {each.why}" for each in empty]

@@ -86,7 +86,7 @@ class DistributionEdit:
         sources, folder = inspection.sources, request.toolkit_folder
         self.candidates = config.candidates(sources, self.document, layout.plugin, folder)
 
-    def desired(self) -> DesiredState:
+    def build_desired_state(self) -> DesiredState:
         """Return the desired content of the files. Raises ConfigurationError."""
         if self.start.method is AdditionMethod.DROP_IN:
             self._into_drop_in()
@@ -137,7 +137,7 @@ class DistributionEdit:
                     hint="move it away, or write it for that version",
                 )
             text, owned = config.add_parts(base, [part], None if document else version)
-        self.without[wanted.role] = wanted.holding(text, toml_document.parse, owned)
+        self.without[wanted.role] = wanted.with_target(text, toml_document.parse, owned)
 
     def _into_template(self) -> None:
         with self._template() as wanted:
@@ -265,7 +265,7 @@ def build_drop_in_state(work: OwnFiles) -> DesiredState | None:
     else:
         text, ownership = config.add_import(base, host_path)
     part = _part(work, plugin, (View.DEEP,))
-    files = [_edit_file(drop_in, [part], new), root.holding(text, toml_document.parse, ownership)]
+    files = [_edit_file(drop_in, [part], new), root.with_target(text, toml_document.parse, ownership)]
     untouched = [wanted for role, wanted in work.without.items() if role not in (ROOT_ROLE, DROP_IN_ROLE)]
     return _build_state(work, [*untouched, *files], ())
 
@@ -403,7 +403,7 @@ def _wants_cdi(work: OwnFiles, effective: Table, plugin: str) -> bool:
 def _edit_file(wanted: DesiredFile, parts: Sequence[TableAdditions], version: int | None) -> DesiredFile:
     """Return a file with these parts added."""
     text, ownership = config.add_parts(wanted.base or b"", parts, version)
-    return wanted.holding(text, toml_document.parse, ownership)
+    return wanted.with_target(text, toml_document.parse, ownership)
 
 
 def _build_state(work: OwnFiles, files: Sequence[DesiredFile], notes: Sequence[str]) -> DesiredState:
@@ -446,7 +446,7 @@ def with_chosen_defaults(state: DesiredState, request: Request, records: Mapping
         if wanted.role not in layouts.NOT_TOML and wanted.target:
             changes = config.chosen_defaults(wanted.file.content or b"", recorded.ownership, request.served)
             text = toml_document.edit(wanted.target, changes, marker=MARKER)
-            files.append(wanted.holding(text, toml_document.parse, wanted.ownership))
+            files.append(wanted.with_target(text, toml_document.parse, wanted.ownership))
         else:
             files.append(wanted)
     return msgspec.structs.replace(state, files=tuple(files))

@@ -168,12 +168,12 @@ class Containerd(Adapter[ContainerdInspection]):
     name = EngineName.CONTAINERD
 
     has_role = staticmethod(containerd_inspection.has_role)
-    recognised = staticmethod(containerd_desired.recognised)
-    without_us = staticmethod(containerd_desired.without_us)
+    find_unrecorded = staticmethod(containerd_desired.recognised)
+    remove_ours = staticmethod(containerd_desired.without_us)
     try_out = staticmethod(trial.try_out)
-    refusal = staticmethod(trial.refusal)
+    find_restart_obstacle = staticmethod(trial.refusal)
 
-    def may_be(self, role: str, name: str) -> bool:
+    def allows_name(self, role: str, name: str) -> bool:
         """Return whether a file of that role may be called `name`."""
         return self.has_role(role) and ENDING in name
 
@@ -207,7 +207,7 @@ class Containerd(Adapter[ContainerdInspection]):
         copied = layout.may_be_copied(config, socket, lambda path: node.files.status(path) is not None)
         return None if copied and serving.find_process(node, self.name, socket) is None else layout
 
-    def desired(
+    def build_desired_state(
         self, inspection: ContainerdInspection, request: Request, records: Mapping[str, RecordedFile]
     ) -> DesiredState:
         """Return the desired content of all files. Raises ConfigurationError."""
@@ -234,7 +234,7 @@ class Containerd(Adapter[ContainerdInspection]):
                 losses.refuse_replaced(wanted, recorded, toml_document.parse, request.toolkit_folder, CRI_TABLES)
         containerd_desired.refuse_lost_root(inspection, records)
         if inspection.distribution is not None:
-            return DistributionEdit(inspection, inspection.distribution, request, without).desired()
+            return DistributionEdit(inspection, inspection.distribution, request, without).build_desired_state()
         # an engine that is down for a moment is no reason to move our entries; in a drop-in of another program, our
         # entries are no evidence of how containerd merges files
         there = inspection.file(DROP_IN_ROLE).content is not None
@@ -244,14 +244,14 @@ class Containerd(Adapter[ContainerdInspection]):
         state = containerd_desired.build_drop_in_state(work) or containerd_desired.build_in_place_state(work)
         return containerd_desired.with_chosen_defaults(state, request, records)
 
-    def default_of(self, file: EngineFile) -> str | None:
+    def read_default(self, file: EngineFile) -> str | None:
         """Return the default runtime that a file of containerd's own names. Raises ConfigurationError."""
         if file.role in layouts.ROLES or file.content is None:
             return None
         document, _ = parse_checked(file.content)
         return find_default(document, *map(shape, PLUGINS))
 
-    def others_naming(
+    def find_files_naming(
         self,
         node: Node,
         live: LiveState | None,
@@ -275,7 +275,7 @@ class Containerd(Adapter[ContainerdInspection]):
         owned = _find_dangling_defaults(document, handlers, defaults.get(ROOT_ROLE))
         return [(root, Ownership(owned))] if owned and root.path not in known.values() else []
 
-    def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
+    def choose_reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Return a restart by systemd by default: containerd cannot reload its files, and SIGHUP kills it.
 
         The unit may be a distribution's; k0s restarts its containerd by itself.
@@ -301,7 +301,7 @@ class Containerd(Adapter[ContainerdInspection]):
         reload = reload_method.choose_reload(node, self.name, inspection, settings.reload_mode, ReloadMode.SYSTEMD)
         return msgspec.structs.replace(reload, restarts=True) if reload.mode is ReloadMode.SIGNAL else reload
 
-    def dangers(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:
+    def describe_reload_risks(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:
         """Return a warning about a signal after which nothing starts containerd again."""
         process = inspection.process
         if reload.mode is not ReloadMode.SIGNAL or process is None:
@@ -319,13 +319,13 @@ class Containerd(Adapter[ContainerdInspection]):
         live = query_cri(node, socket, seconds)
         return msgspec.structs.replace(live, own=_registered_by_itself(live))
 
-    def reads_instead(self, node: Node, live: LiveState, files: Mapping[str, str]) -> str:
+    def find_other_config(self, node: Node, live: LiveState, files: Mapping[str, str]) -> str:
         """Return the file that containerd reads if it is not ours and imports none of ours; "" on a distribution."""
         if live.process is None or config_files.find_layout(live.process) is not None:
             return ""
         return containerd_inspection.reads_instead(node, live.process, tuple(files.values()))
 
-    def faults(
+    def find_faults(
         self, node: Node, socket: str, live: LiveState | None, files: Mapping[str, str], *, as_written: bool
     ) -> tuple[Fault, ...]:
         """Return why the CRI would not start or ignores a file; on a distribution, which files are not TOML."""
@@ -352,7 +352,7 @@ class Containerd(Adapter[ContainerdInspection]):
             return (Fault.of(error, stops=True),) if broken else ()
         return tuple(faults.check_files(read, called))
 
-    def other_files(
+    def find_other_files(
         self,
         node: Node,
         asked: EngineSettings,
@@ -383,27 +383,27 @@ class Containerd(Adapter[ContainerdInspection]):
             others.append((msgspec.structs.replace(file, role=role), Ownership(owned)))
         return others
 
-    def listed(self, files: Sequence[tuple[str, bytes]], version: str) -> Sequence[ListedRuntime]:
+    def list_runtimes(self, files: Sequence[tuple[str, bytes]], version: str) -> Sequence[ListedRuntime]:
         """Return the runtimes of config.toml and its imports. Raises ConfigurationError."""
         read = [tables.parse_file("", path, content) for path, content in files]
         return tuple(tables.list_runtimes(read, parse_release(version))) if read else ()
 
-    def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:
+    def read_cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:
         """Return the cgroup driver of the default runtime. Raises ConfigurationError."""
-        default = next((each for each in self.listed(files, version) if each.default), None)
+        default = next((each for each in self.list_runtimes(files, version) if each.default), None)
         if default is None or default.systemd is None:
             return None
         return CgroupSetting("systemd" if default.systemd else "cgroupfs", default.path, default.line)
 
-    def cgroup_switch(self, driver: str) -> str:
+    def describe_cgroup_edit(self, driver: str) -> str:
         """Return how to change containerd's cgroup driver, in words: each runtime has its own."""
         return f"write SystemdCgroup = {str(driver == 'systemd').lower()} into the options of each runtime"
 
-    def cdi_switch(self) -> str:
+    def describe_cdi_edit(self) -> str:
         """Return how to turn on CDI in containerd's CRI, in words."""
         return "write enable_cdi = true into the CRI plugin's table"
 
-    def still_serving(self, node: Node, live: LiveState, toolkit_folder: str) -> str:  # noqa: ARG002  # the process's own files
+    def find_serving_files(self, node: Node, live: LiveState, toolkit_folder: str) -> str:  # noqa: ARG002  # the process's own files
         """Return the files that keep our handlers served after a restart; "" for none, and on a distribution."""
         process = live.process
         try:

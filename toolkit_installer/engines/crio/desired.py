@@ -208,7 +208,7 @@ def _with_chosen_default(wanted: DesiredFile, recorded: RecordedFile, served: Ma
     if chosen is None:
         return wanted
     text, _ = config.edited(wanted.target, [Set(config.DEFAULT, chosen)])
-    return wanted.holding(text, toml_document.parse, wanted.ownership)
+    return wanted.with_target(text, toml_document.parse, wanted.ownership)
 
 
 def _in_drop_in(
@@ -225,7 +225,7 @@ def _in_drop_in(
         )
     with located(drop_in.path):
         text, ownership = edit(drop_in.base or b"")
-    return _replaced(desired, drop_in.holding(text, toml_document.parse, ownership))
+    return _replaced(desired, drop_in.with_target(text, toml_document.parse, ownership))
 
 
 def _with_handlers(

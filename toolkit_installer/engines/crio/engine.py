@@ -77,23 +77,23 @@ class Crio(Adapter[CrioInspection]):
 
     name = EngineName.CRIO
     folders = (DROP_INS,)
-    desired = staticmethod(crio_desired.desired_state)
-    recognised = staticmethod(crio_desired.find_unrecorded)
-    without_us = staticmethod(crio_desired.remove_ours)
+    build_desired_state = staticmethod(crio_desired.desired_state)
+    find_unrecorded = staticmethod(crio_desired.find_unrecorded)
+    remove_ours = staticmethod(crio_desired.remove_ours)
 
-    def listed(self, files: Sequence[tuple[str, bytes]], version: str) -> Sequence[ListedRuntime]:
+    def list_runtimes(self, files: Sequence[tuple[str, bytes]], version: str) -> Sequence[ListedRuntime]:
         """Return the runtimes of CRI-O's files. Raises ConfigurationError."""
         return crio_config.list_runtimes(files, parse_release(version))
 
-    def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:  # noqa: ARG002
+    def read_cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:  # noqa: ARG002
         """Return CRI-O's cgroup manager. Raises ConfigurationError."""
         return crio_config.read_cgroup_driver(files)
 
-    def cgroup_switch(self, driver: str) -> str:
+    def describe_cgroup_edit(self, driver: str) -> str:
         """Return the edit that makes CRI-O use a cgroup driver."""
         return f'write cgroup_manager = "{driver}" below [crio.runtime]'
 
-    def cdi_switch(self) -> str:
+    def describe_cdi_edit(self) -> str:
         """Return the edit that makes CRI-O read CDI specifications."""
         return 'write cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"] below [crio.runtime]'
 
@@ -102,7 +102,7 @@ class Crio(Adapter[CrioInspection]):
         known = (crio_desired.ROOT_ROLE, crio_desired.DROP_IN_ROLE, HOOK_ROLE)
         return role in known or role.startswith(crio_desired.OTHER_ROLE)
 
-    def may_be(self, role: str, name: str) -> bool:
+    def allows_name(self, role: str, name: str) -> bool:
         """Tell whether a file with that role may be called `name`: CRI-O reads hooks only from `.json` files."""
         return name.endswith(".json") if role == HOOK_ROLE else ".conf" in name or ".toml" in name
 
@@ -135,7 +135,7 @@ class Crio(Adapter[CrioInspection]):
             hooks_dir=_hooks_dir(node, settings),
         )
 
-    def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
+    def choose_reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Restart by systemd by default, unless no change needs to be loaded.
 
         CRI-O watches the folders of its hooks, and also reads them when it starts. After a signal it lists new
@@ -186,7 +186,7 @@ class Crio(Adapter[CrioInspection]):
                 hint="nothing was changed; look at what `crio config` says",
             )
 
-    def refusal(self, node: Node, process: Process) -> str | None:
+    def find_restart_obstacle(self, node: Node, process: Process) -> str | None:
         """Return why CRI-O's binary refuses the current files, None if it accepts them or they are unknown."""
         if process.hidden:
             return None  # its files are unknown
@@ -199,7 +199,7 @@ class Crio(Adapter[CrioInspection]):
             return str(error)
         return find_trial_refusal(node.programs, process.executable, flags)
 
-    def dangers(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:
+    def describe_reload_risks(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:
         """Warn of a restart that ends containers: under cgroupfs their monitors are in the unit's own cgroup.
 
         systemd ends all processes in it, unless the unit says otherwise. Source: cri-o issue 2745, systemd.kill(5).
@@ -283,13 +283,13 @@ class Crio(Adapter[CrioInspection]):
             log.get().debug("What CRI-O would read cannot be told: all handlers of ours count as lost", why=str(error))
         return _find_pods_needing(node, inspection.socket, names)
 
-    def default_of(self, file: EngineFile) -> str | None:
+    def read_default(self, file: EngineFile) -> str | None:
         """Return the default runtime that a file names. Raises ConfigurationError."""
         if file.role == HOOK_ROLE or file.content is None:
             return None
         return find_default(crio_config.parse_checked(file.content), crio_config.SHAPE)
 
-    def others_naming(
+    def find_files_naming(
         self,
         node: Node,
         live: LiveState | None,
@@ -317,12 +317,12 @@ class Crio(Adapter[CrioInspection]):
         ]
         return [(file, ownership) for file, ownership in found if ownership.keys]
 
-    def reads_instead(self, node: Node, live: LiveState, files: Mapping[str, str]) -> str:
+    def find_other_config(self, node: Node, live: LiveState, files: Mapping[str, str]) -> str:
         """Return the folder of drop-ins that CRI-O reads, if ours is not in it."""
         drop_in = files.get(crio_desired.DROP_IN_ROLE)
         return "" if drop_in is None else crio_places.reads_instead(node, live, drop_in)
 
-    def faults(
+    def find_faults(
         self,
         node: Node,
         socket: str,  # noqa: ARG002  # only the files matter

@@ -238,7 +238,7 @@ def goals(root: bytes | None, release: str | None, drop_in: bytes | None = None)
         file(ROOT_ROLE, "/etc/containerd/config.toml", root),
         file(DROP_IN_ROLE, "/etc/containerd/conf.d/99-nvidia.toml", drop_in),
     )
-    return Containerd().desired(
+    return Containerd().build_desired_state(
         Inspection("/s", files, live), Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia", FOLDER), {}
     )
 
@@ -281,9 +281,9 @@ def test_an_untouched_drop_in_of_ours_goes_and_so_does_an_older_installers() -> 
     text = made.files[0].target or b""
     adapter, ours = Containerd(), file(DROP_IN_ROLE, "/d", text)
     remembered = RecordedFile(None, frozenset({digest_of(text)}), made.files[0].ownership)
-    assert adapter.without_us(ours, remembered, FOLDER).base is None
+    assert adapter.remove_ours(ours, remembered, FOLDER).base is None
     theirs = file(DROP_IN_ROLE, "/d", text.replace(b"# Added by toolkit-installer", b"# Written by something else"))
-    assert adapter.without_us(theirs, RecordedFile(), FOLDER).base is None
+    assert adapter.remove_ours(theirs, RecordedFile(), FOLDER).base is None
 
 
 def test_a_root_that_is_not_there_is_made_for_the_daemon_that_runs() -> None:
@@ -300,7 +300,7 @@ def test_a_relative_import_is_looked_for_beside_the_file_that_the_daemon_was_sta
     files = (file(ROOT_ROLE, "/srv/containerd/config.toml", root), file(DROP_IN_ROLE, path, None))
     live = LiveState("v2.1.4", {"runc": None}, "runc")
     request = Request(EngineTarget(EngineName.CONTAINERD, EngineSettings(drop_in=path)), HANDLERS, "nvidia", FOLDER)
-    made = Containerd().desired(Inspection("/s", files, live), request, {})
+    made = Containerd().build_desired_state(Inspection("/s", files, live), request, {})
     assert {goal.role: goal.target for goal in made.files}[ROOT_ROLE] == root  # imported already: nothing to add
 
 
@@ -310,7 +310,7 @@ def test_for_a_daemon_of_version_1_that_does_not_run_its_own_table_alone_is_writ
     request = Request(
         EngineTarget(EngineName.CONTAINERD, EngineSettings(use_legacy_config=True)), HANDLERS, "nvidia", FOLDER
     )
-    made = Containerd().desired(Inspection("/s", files, None), request, {})
+    made = Containerd().build_desired_state(Inspection("/s", files, None), request, {})
     text = next(each.target for each in made.files if each.role == ROOT_ROLE)
     assert text is not None
     assert meaning(text)["version"] == 1
@@ -333,7 +333,7 @@ def test_an_imported_file_that_cannot_be_edited_and_says_nothing_of_runtimes_is_
     root = ROOT_2 + b"\n"
     files = (file(ROOT_ROLE, "/etc/containerd/config.toml", root), file(DROP_IN_ROLE, "/d/99-nvidia.toml", None))
     request = Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia", FOLDER)
-    made = Containerd().desired(Inspection("/s", files, live, graph=(OTHERS,)), request, {})
+    made = Containerd().build_desired_state(Inspection("/s", files, live, graph=(OTHERS,)), request, {})
     assert [each.role for each in made.files if each.changes] == [ROOT_ROLE]
 
 
@@ -346,7 +346,7 @@ def test_an_imported_file_that_has_the_runtimes_and_cannot_be_edited_is_named() 
     request = Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia", FOLDER)
     live = LiveState("1.7.24", {"runc": None}, "runc")
     with pytest.raises(ConfigurationError, match=r"cannot be changed from here: its name has no \.toml") as refused:
-        Containerd().desired(Inspection("/s", files, live, graph=(theirs,)), request, {})
+        Containerd().build_desired_state(Inspection("/s", files, live, graph=(theirs,)), request, {})
     assert refused.value.path == "/srv/other.conf"
 
 

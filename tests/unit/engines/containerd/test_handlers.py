@@ -81,7 +81,7 @@ def plainly(content: bytes, request: Request, sources: ContainerdSources) -> Des
     """Return what is made of a config.toml."""
     files = (file(ROOT_ROLE, "/c/config.toml", content), file(PLAIN_DROP_IN_ROLE, "/c/conf.d/99-nvidia.toml", None))
     inspection = ContainerdInspection("/s", files, None, sources=sources)
-    return Containerd().desired(inspection, request, {})
+    return Containerd().build_desired_state(inspection, request, {})
 
 
 def placed(  # one distribution, as it was found
@@ -104,7 +104,7 @@ def placed(  # one distribution, as it was found
     inspection = ContainerdInspection(
         "/s", files, None, distribution=DistributionInspection(layout, content), sources=sources
     )
-    return Containerd().desired(inspection, request, {})
+    return Containerd().build_desired_state(inspection, request, {})
 
 
 def target(goals: DesiredState, role: str) -> bytes:
@@ -326,19 +326,19 @@ def test_what_cannot_be_put_into_a_table_that_is_somebody_elses_is_said(
     flag: str, asked: dict[str, Any], way: AdditionMethod, template: bytes | None, folder: str, why: str | None
 ) -> None:
     said = [
-        note for note in notes(asked, way, template=template, folder=folder, detects=DETECTION) if "not used" in note
+        note for note in notes(asked, way, template=template, folder=folder, detection=DETECTION) if "not used" in note
     ]
     assert said == ([] if why is None else [f"{flag} is not used for nvidia: {why}"])
 
 
 @pytest.mark.parametrize("way", [AdditionMethod.DROP_IN, AdditionMethod.TEMPLATE])
 def test_a_table_that_nobody_asked_anything_of_is_not_spoken_of(way: AdditionMethod) -> None:
-    assert notes({}, way, template=BASE, folder=DETECTION.folder, detects=DETECTION) == []
+    assert notes({}, way, template=BASE, folder=DETECTION.folder, detection=DETECTION) == []
 
 
 @pytest.mark.parametrize("way", [AdditionMethod.TEMPLATE, AdditionMethod.NONE])
 def test_a_drop_in_that_was_named_where_none_is_read_is_said_to_be_unused(way: AdditionMethod) -> None:
-    said = notes({"drop_in": "/c/d/mine.toml"}, way, template=BASE, folder=DETECTION.folder, detects=DETECTION)
+    said = notes({"drop_in": "/c/d/mine.toml"}, way, template=BASE, folder=DETECTION.folder, detection=DETECTION)
     assert any(note.startswith("/c/d/mine.toml is not used") for note in said)
 
 

@@ -33,7 +33,7 @@ def written(node: Node) -> dict[str, object]:
     target = EngineTarget(EngineName.CONTAINERD, EngineSettings(config=CONFIG, socket="/runtime/sock-dir/x.sock"))
     inspection = Containerd().inspect(node, target)
     request = Request.of(target, ("nvidia-container-runtime",), "/usr/local/nvidia/toolkit")
-    desired = Containerd().desired(inspection, request, {})
+    desired = Containerd().build_desired_state(inspection, request, {})
     (changed,) = [wanted for wanted in desired.files if wanted.changes]
     assert changed.role == DROP_IN_ROLE
     return tomllib.loads((changed.target or b"").decode())

@@ -81,7 +81,7 @@ def edited(folder: Path, path: str, **files: str) -> dict[str, Any]:
     target = EngineTarget(EngineName.CONTAINERD, EngineSettings(config=path, enable_cdi=True))
     request = Request.of(target, ("nvidia-container-runtime",), "/usr/local/nvidia/toolkit")
     adapter = Containerd()
-    desired = adapter.desired(adapter.inspect(node, target), request, {})
+    desired = adapter.build_desired_state(adapter.inspect(node, target), request, {})
     return {each.path: tomllib.loads((each.target or b"").decode()) for each in desired.files if each.changes}
 
 
