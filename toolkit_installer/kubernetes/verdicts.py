@@ -206,7 +206,7 @@ class CleanupVerdict(enum.StrEnum):
 
     WANTED = "wanted"
     UNWANTED = "not wanted"
-    STRANGER = "401"
+    UNAUTHORIZED = "401"
     FORBIDDEN = "403"
     UNKNOWN = "no answer"
 
@@ -230,7 +230,7 @@ def judge(answers: Mapping[QueriedObject, ApiResponse], *, namespace: bool = Fal
     for asked, answer in answers.items():
         if gone := _deletion_reason(asked, answer):
             return ExplainedVerdict(CleanupVerdict.UNWANTED, gone)
-    for verdict in (CleanupVerdict.STRANGER, CleanupVerdict.FORBIDDEN, CleanupVerdict.UNKNOWN):
+    for verdict in (CleanupVerdict.UNAUTHORIZED, CleanupVerdict.FORBIDDEN, CleanupVerdict.UNKNOWN):
         for asked, answer in answers.items():
             if _judge_one(asked, answer, namespace=namespace) is verdict:
                 return ExplainedVerdict(verdict, f"the {asked}: {describe(answer)}")
@@ -250,7 +250,7 @@ def _judge_one(asked: QueriedObject, answer: ApiResponse, *, namespace: bool) ->
     if is_queried_object(asked, answer):
         return CleanupVerdict.WANTED
     if is_refused(answer, http.HTTPStatus.UNAUTHORIZED):
-        return CleanupVerdict.STRANGER
+        return CleanupVerdict.UNAUTHORIZED
     if not is_refused(answer, http.HTTPStatus.FORBIDDEN):
         return CleanupVerdict.UNKNOWN
     # many ServiceAccounts may not read the namespace: the other two objects suffice. If it could be read before, the
@@ -308,7 +308,7 @@ def must_hold(verdict: CleanupVerdict, *, bare: bool) -> bool:
     before. An API server that does not answer is another case: a node that boots may have no network yet.
     """
     return verdict is CleanupVerdict.UNWANTED or (
-        bare and verdict in (CleanupVerdict.STRANGER, CleanupVerdict.FORBIDDEN)
+        bare and verdict in (CleanupVerdict.UNAUTHORIZED, CleanupVerdict.FORBIDDEN)
     )
 
 
@@ -319,7 +319,7 @@ def must_revert(verdict: CleanupVerdict, standing: CleanupState, *, deleted: boo
     """
     if verdict in (CleanupVerdict.WANTED, CleanupVerdict.UNWANTED):
         return verdict is CleanupVerdict.UNWANTED
-    if verdict is CleanupVerdict.STRANGER and deleted:
+    if verdict is CleanupVerdict.UNAUTHORIZED and deleted:
         return True
     return standing.bare and not standing.held and not standing.wanted  # this run installed it, and was told nothing
 

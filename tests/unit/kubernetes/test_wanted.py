@@ -69,11 +69,11 @@ TABLE: list[tuple[str, dict[QueriedObject, ApiResponse], CleanupVerdict]] = [
     ("the DaemonSet is gone", {DS: MISSING}, CleanupVerdict.UNWANTED),
     ("the DaemonSet is being deleted", {**THERE, DS: found("daemonset", **GOING)}, CleanupVerdict.UNWANTED),
     ("the DaemonSet may not be looked at", {DS: FORBIDDEN}, CleanupVerdict.FORBIDDEN),
-    ("the token is not accepted", {DS: UNKNOWN_TOKEN}, CleanupVerdict.STRANGER),
+    ("the token is not accepted", {DS: UNKNOWN_TOKEN}, CleanupVerdict.UNAUTHORIZED),
     ("the namespace is being deleted", {**THERE, NS: found("namespace", **GOING)}, CleanupVerdict.UNWANTED),
     ("the namespace is gone", {**THERE, NS: MISSING}, CleanupVerdict.UNWANTED),
     ("the namespace may not be looked at", {**THERE, NS: FORBIDDEN}, CleanupVerdict.WANTED),
-    ("the token was deleted meanwhile", {**THERE, NS: UNKNOWN_TOKEN}, CleanupVerdict.STRANGER),
+    ("the token was deleted meanwhile", {**THERE, NS: UNKNOWN_TOKEN}, CleanupVerdict.UNAUTHORIZED),
     ("the namespace does not answer", {**THERE, NS: TIMED_OUT}, CleanupVerdict.UNKNOWN),
     ("the node lost its label", {**THERE, NODE: UNLABELLED}, CleanupVerdict.UNWANTED),
     ("the node left the cluster", {**THERE, NODE: MISSING}, CleanupVerdict.UNWANTED),
@@ -154,7 +154,7 @@ def test_what_the_document_says_of_the_start_is_so(row: dict[str, str], *, bare:
     assert row[AT_START[bare]] == ("is not changed" if holds else CHANGED[bare])
 
 
-DELETION, NO_DELETION = f"{CleanupVerdict.STRANGER} that is a deletion", f"{CleanupVerdict.STRANGER} otherwise"
+DELETION, NO_DELETION = f"{CleanupVerdict.UNAUTHORIZED} that is a deletion", f"{CleanupVerdict.UNAUTHORIZED} otherwise"
 AT_END = {
     "installed by this run, never told that the node is wanted": [CleanupState(bare=True)],
     "installed by this run, told so once": [CleanupState(bare=True, wanted=True)],
@@ -168,7 +168,7 @@ AT_END = {
 @pytest.mark.parametrize("row", table("last answer"), ids=lambda row: row["last answer"])
 def test_what_the_document_says_of_the_end_is_so(row: dict[str, str], column: str) -> None:
     said = row["last answer"]
-    verdict = CleanupVerdict.STRANGER if said in (DELETION, NO_DELETION) else CleanupVerdict(said)
+    verdict = CleanupVerdict.UNAUTHORIZED if said in (DELETION, NO_DELETION) else CleanupVerdict(said)
     for standing in AT_END[column]:
         back = verdicts.must_revert(verdict, standing, deleted=said == DELETION)
         assert row[column] == ("is given back" if back else "stays configured")
@@ -262,9 +262,9 @@ class Script:
             mock.patch.object(wanted, "time", self),
             mock.patch.object(wanted, "signals", self),
         ):
-            question.standing = standing
-            back = question.unwanted()
-        self.last = question.standing
+            question.cleanup_state = standing
+            back = question.is_cleanup_due()
+        self.last = question.cleanup_state
         return back
 
     def starts(self) -> DaemonSetQuery:
@@ -275,8 +275,8 @@ class Script:
             mock.patch.object(wanted, "time", self),
             mock.patch.object(wanted, "signals", self),
         ):
-            question.ask_at_start(bare=True)
-            question.ask_again()
+            question.query_at_start(bare=True)
+            question.query_again()
         return question
 
     # --- what stands for the API server ---
@@ -326,7 +326,7 @@ ALWAYS = math.inf
 def test_who_was_told_once_that_the_node_is_wanted_remembers_it_and_asks_no_more() -> None:
     script = Script(lambda _: ApiResponse(200), lambda _: ApiResponse(201))
     question = script.starts()
-    assert (question.standing.wanted, question.standing.held) == (True, False)
+    assert (question.cleanup_state.wanted, question.cleanup_state.held) == (True, False)
     assert len(script.heard) == len(QueriedObject)
 
 
