@@ -82,7 +82,7 @@ def test_files_that_are_linked_give_every_containerd_what_it_had_and_our_handler
         target = EngineTarget(EngineName.CONTAINERD)
         answer = Inspection("/run/containerd/containerd.sock", (), answers)
         inspection = containerd_inspection.inspect_own(Node(str(root)), target, answer)
-        goals = Containerd().desired(inspection, Request(target, HANDLERS, "nvidia", TOOLKIT), {})
+        goals = Containerd().build_desired_state(inspection, Request(target, HANDLERS, "nvidia", TOOLKIT), {})
         for goal in goals.files:
             if goal.target is not None:
                 place = root / goal.path.lstrip("/")

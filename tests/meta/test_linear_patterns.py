@@ -21,7 +21,7 @@ import pytest
 
 import toolkit_installer
 from tests.meta import adversarial_texts
-from toolkit_installer.engines.containerd import files
+from toolkit_installer.engines.containerd import config_files
 from toolkit_installer.engines.detect import kubelet
 
 _PACKAGE = Path(toolkit_installer.__file__).parent
@@ -40,7 +40,7 @@ _MADE_AT_RUN_TIME = {
     "documents.toml_edit:f'(?m)^# {re.escape(marker)}\\\\r?\\\\n'": "a line that is given",
     "documents.toml_edit:f'(?m)^# {re.escape(marker)}(?:\\\\r?\\\\n|\\\\Z)'": "a line that is given",
     "engines.containerd.layouts:rule[0]": "the rows' own patterns, of which each matches at the start",
-    "engines.containerd.files:text": "characters and sets alone: test_a_glob_takes_time_in_proportion_to_the_name",
+    "engines.containerd.config_files:text": "characters and sets: test_a_glob_takes_time_in_proportion_to_the_name",
     "engines.containerd.templates:alone": "a prefix that the text has nowhere else, and six digits",
     "engines.containerd.templates:b'(?m)^([ \\\\t]*)# (?=(?:%s[ \\\\t]*)+\\\\r?$)' % number": "likewise",
     "engines.containerd.templates:number": "likewise",
@@ -216,6 +216,6 @@ def test_a_kubelets_option_is_found_in_linear_time(text: str) -> None:
 
 def test_a_glob_takes_time_in_proportion_to_the_name() -> None:
     begun = time.thread_time()
-    assert not files.matches("*a" * 100 + "b", "a" * 255)
-    assert files.matches("*a" * 100 + "*", "a" * 255)
+    assert not config_files.matches("*a" * 100 + "b", "a" * 255)
+    assert config_files.matches("*a" * 100 + "*", "a" * 255)
     assert time.thread_time() - begun < _MOST_SECONDS

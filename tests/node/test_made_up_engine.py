@@ -33,30 +33,30 @@ class Boxer(Adapter):
     def has_role(self, role):
         return role == ROLE
 
-    def may_be(self, role, name):
+    def allows_name(self, role, name):
         return ".toml" in name
 
     def inspect(self, node, target):
         socket = target.socket or "/run/boxer.sock"
-        live, silence = serving.query_engine(self, node, socket, target.asked.answer_timeout)
+        live, silence = serving.query_engine(self, node, socket, target.settings.answer_timeout)
         file = EngineFile(ROLE, *node.locate_file(target.config or "/etc/boxer/boxer.toml"))
         return Inspection(socket, (file,), live, silence)
 
-    def desired(self, inspection, request, memories):
+    def build_desired_state(self, inspection, request, memories):
         (file,) = inspection.files
-        without = self.without_us(file, memories.get(file.path, RecordedFile()), request.toolkit_folder)
+        without = self.remove_ours(file, memories.get(file.path, RecordedFile()), request.toolkit_folder)
         base = toml_document.parse(without.base or b"")
         changes = [Set(("runtimes", each.name), {"path": each.executable}) for each in request.handlers]
         changes += [Set(("default",), request.default)] if request.default else []
         text = toml_document.edit(without.base or b"", changes, marker="Added for boxer.")
         served = {each.name: each.executable for each in request.handlers}
-        goal = without.holding(text, toml_document.parse, ownership.record_ownership(base, changes))
+        goal = without.with_target(text, toml_document.parse, ownership.record_ownership(base, changes))
         return DesiredState((goal,), served, request.default, ownership.list_low_level_runtimes(base, SHAPE))
 
-    def recognised(self, inspection, toolkit_folder):
+    def find_unrecorded(self, inspection, toolkit_folder):
         return {}
 
-    def without_us(self, file, memory, toolkit_folder):
+    def remove_ours(self, file, memory, toolkit_folder):
         def without_ours(content):
             gone, left = ownership.remove_ours(toml_document.parse(content), SHAPE, memory.ownership, toolkit_folder)
             return toml_document.edit(content, gone, marker="Added for boxer."), left
@@ -64,7 +64,7 @@ class Boxer(Adapter):
         base, left = ownership.revert_content(file.content, memory.before, memory.written, without_ours)
         return DesiredFile(file, base=base, target=base, left=left)
 
-    def reload(self, node, inspection, settings):
+    def choose_reload(self, node, inspection, settings):
         return reload_method.choose_reload(node, self.name, inspection, settings.reload_mode, ReloadMode.SIGNAL)
 
     def ask(self, node, socket, seconds):

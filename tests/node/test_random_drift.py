@@ -20,7 +20,7 @@ from tests.support.random_edits import (
 )
 from toolkit_installer.documents import json_document, toml_document
 from toolkit_installer.documents.changes import Change, is_same
-from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, table_of
+from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, table_of
 
 RUNS = settings(max_examples=12, derandomize=True)
 AGAIN = pytest.mark.parametrize("again", [False, True], ids=["cleanup", "run-and-cleanup"])
@@ -79,7 +79,7 @@ def test_containerd_is_left_as_the_edit_alone_would_leave_it(
     changes = data.draw(containerd_edits(version))
     left = drift(templates, CONFIG_TOML, base, changes, again=again)
     before = parsed(CONFIG_TOML, base)
-    table = table_of(CRI_PLUGIN[version])
+    table = table_of(FILE_VERSIONS[version].plugin)
     runtimes, default = (*table, "runtimes"), (*table, "default_runtime_name")
     wanted = alone(before, runtimes, default, changes, as_default=True)
     assert is_same(without_kept(parsed(CONFIG_TOML, left), before, runtimes), without_kept(wanted, before, runtimes))

@@ -22,7 +22,7 @@ from tests.node.engines.live import FakeDockerd
 from tests.support import fake_processes
 from tests.support.fake_node import CONFIG_TOML, SCRIPTS, FakeNode
 from toolkit_installer.engines.common import command_line, serving
-from toolkit_installer.engines.containerd import files
+from toolkit_installer.engines.containerd import config_files
 from toolkit_installer.engines.detect import kubelet
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
@@ -100,7 +100,7 @@ def test_the_file_is_told_by_the_database_that_is_open_whatever_else_lies_there(
     for each in GENERATED:
         generate(bare, each)
     with fake_processes.process(bare.root, "containerd", wiped="containerd", opens=[OPEN[name]]) as pid:
-        assert files.find_config(seen(pid)) == GENERATED[name]
+        assert config_files.find_config(seen(pid)) == GENERATED[name]
 
 
 @EACH
@@ -109,7 +109,7 @@ def test_the_file_is_told_by_the_socket_that_the_process_has_bound(bare: FakeNod
         generate(bare, each)
     sockets = [f"{SOCKETS[name]}.ttrpc", SOCKETS[name]]
     with fake_processes.process(bare.root, "containerd", wiped="containerd", listens=sockets) as pid:
-        assert files.find_config(seen(pid)) == GENERATED[name]
+        assert config_files.find_config(seen(pid)) == GENERATED[name]
 
 
 def test_a_data_folder_elsewhere_is_told_by_the_database_and_by_the_executable(bare: FakeNode) -> None:
@@ -117,10 +117,10 @@ def test_a_data_folder_elsewhere_is_told_by_the_database_and_by_the_executable(b
     bare.write(path, "version = 3\n")
     opens = [f"/srv/k3s/agent/containerd/{DATABASE}"]
     with fake_processes.process(bare.root, "containerd", wiped="containerd", opens=opens) as pid:
-        assert files.find_config(seen(pid)) == path
+        assert config_files.find_config(seen(pid)) == path
     with fake_processes.process(bare.root, "containerd", wiped="containerd") as pid:
         unpacked = msgspec.structs.replace(seen(pid), executable="/srv/k3s/data/0a1b/bin/k3s")
-        assert files.find_config(unpacked) == path
+        assert config_files.find_config(unpacked) == path
 
 
 @pytest.mark.parametrize("unit,name", [("k3s-agent.service", "k3s"), ("rke2-server.service", "rke2")])
@@ -131,9 +131,9 @@ def test_two_that_share_a_socket_are_told_apart_by_the_unit_and_else_not_at_all(
     generate(bare, "rke2")
     with fake_processes.process(bare.root, "containerd", wiped="containerd", listens=[K3S]) as pid:
         process = msgspec.structs.replace(seen(pid), unit=None)
-        assert files.find_config(msgspec.structs.replace(process, unit=unit)) == GENERATED[name]
+        assert config_files.find_config(msgspec.structs.replace(process, unit=unit)) == GENERATED[name]
         with pytest.raises(command_line.HiddenError, match="has wiped its command line"):
-            files.find_config(process)
+            config_files.find_config(process)
 
 
 def test_a_wiped_engine_serves_what_it_has_bound_and_is_waited_for_nowhere_else(bare: FakeNode) -> None:

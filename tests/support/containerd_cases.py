@@ -107,14 +107,16 @@ def make(case: Case, root: Path) -> Made:
     engine = build(
         {}, {"RUNTIME": "containerd", **case.about.get("variables", {})}, Program.NVIDIA_CTK_INSTALLER
     ).engine
-    target = EngineTarget(EngineName.CONTAINERD, engine, recognised=case.about.get("recognised", False))
+    target = EngineTarget(EngineName.CONTAINERD, engine, detected=case.about.get("recognised", False))
     release = case.about.get("live")
     live = LiveState(release, {"runc": None}, "runc") if release is not None else None
     inspection = containerd_inspection.inspect_own(
         Node(str(root)), target, Inspection("/run/containerd/containerd.sock", (), live)
     )
     inspection = msgspec.structs.replace(inspection, kubelet=case.about.get("kubelet"))
-    return Made(inspection, Containerd().desired(inspection, Request(target, HANDLERS, "nvidia", TOOLKIT), {}))
+    return Made(
+        inspection, Containerd().build_desired_state(inspection, Request(target, HANDLERS, "nvidia", TOOLKIT), {})
+    )
 
 
 def taken_back(made: Made, *, touched: bool) -> dict[str, tuple[bytes | None, bytes | None]]:
@@ -128,7 +130,7 @@ def taken_back(made: Made, *, touched: bool) -> dict[str, tuple[bytes | None, by
             now = b"".join([FIRST_OF_THEIRS, now, b"" if now.endswith(b"\n") or not now else b"\n", LAST_OF_THEIRS])
         found = None if now is None else Found(goal.path, now, _METADATA, _IDENTITY)
         memory = RecordedFile(goal.base, frozenset({digest_of(goal.target or b"")}), goal.ownership)
-        left = Containerd().without_us(EngineFile(goal.role, goal.path, found), memory, TOOLKIT)
+        left = Containerd().remove_ours(EngineFile(goal.role, goal.path, found), memory, TOOLKIT)
         result[goal.path] = (goal.base, left.base)
     return result
 
@@ -149,7 +151,7 @@ def given_back(
         if recorded:
             memory = RecordedFile(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
         found = Found(goal.path, now, _METADATA, _IDENTITY)
-        left = Containerd().without_us(EngineFile(goal.role, goal.path, found), memory, TOOLKIT)
+        left = Containerd().remove_ours(EngineFile(goal.role, goal.path, found), memory, TOOLKIT)
         result.append((goal.base, left.base, left.left))
     return result
 

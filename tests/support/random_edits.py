@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents.changes import ABSENT, Change, Path, Remove, Set, Table, apply_changes, is_same, lookup
 from toolkit_installer.documents.toml_text import write, write_key
-from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, table_of
+from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, table_of
 
 NAMES = ("nvidia", "nvidia-cdi", "nvidia-legacy")
 THEIRS = ("crun", "kata", "runsc")
@@ -116,7 +116,7 @@ def containerd_documents(draw: st.DrawFn) -> tuple[bytes, int]:
         "version": version,
         **draw(st.dictionaries(st.sampled_from(["oom_score", "state"]), SCALARS)),
         "debug": {"level": "info"},
-        "plugins": {"io.other": {"a": 1}, CRI_PLUGIN[version]: {**plugin, "containerd": table}},
+        "plugins": {"io.other": {"a": 1}, FILE_VERSIONS[version].plugin: {**plugin, "containerd": table}},
     }
     choose = random.Random(draw(st.integers(0, 2**32)))  # noqa: S311  # no secret
     root, *sections = rendered(document, (), choose, inline=draw(st.booleans()))
@@ -130,7 +130,7 @@ def containerd_documents(draw: st.DrawFn) -> tuple[bytes, int]:
 
 
 def containerd_edits(version: int) -> st.SearchStrategy[list[Change]]:
-    table = table_of(CRI_PLUGIN[version])
+    table = table_of(FILE_VERSIONS[version].plugin)
     others: list[Path] = [
         ("oom_score",),
         ("debug", "level"),

@@ -20,7 +20,7 @@ from toolkit_installer.engines.common import command_line
 from toolkit_installer.engines.common.serving import is_same_socket
 from toolkit_installer.engines.detect import kubelet
 from toolkit_installer.engines.ownership import is_beneath
-from toolkit_installer.engines.registry import usual_row
+from toolkit_installer.engines.registry import ENGINES, ContainerProcess, row_of
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
@@ -34,11 +34,6 @@ UNKNOWN = "unknown"
 _NONE = "none"
 _SHOWN = 10
 """How many container names are printed at most."""
-_LIVE_RESTORE = {
-    True: "live-restore is on",
-    False: "live-restore is off",
-    None: "docker does not say whether live-restore is on",
-}
 _CONTAINER_FATES = {
     True: "its containers keep running",
     False: "ITS CONTAINERS END WITH IT",
@@ -107,8 +102,12 @@ def describe_impact(engine: EngineName, unit: str | None, impact: ReloadImpact, 
 def _describe_restart(engine: EngineName, impact: ReloadImpact) -> str:
     if not impact.restarts:
         return f"{engine} is not restarted: no container is touched."
-    why = f": {_LIVE_RESTORE[impact.containers_keep_running]}" if engine is EngineName.DOCKER else ""
-    return f"{engine} is restarted, and {_CONTAINER_FATES[impact.containers_keep_running]}{why}."
+    fate, setting = _CONTAINER_FATES[impact.containers_keep_running], row_of(engine).restore_setting
+    if setting and impact.containers_keep_running is None:
+        fate = f"{fate}: {engine} does not say whether {setting} is on"
+    elif setting:
+        fate = f"{fate}: {setting} is {'on' if impact.containers_keep_running else 'off'}"
+    return f"{engine} is restarted, and {fate}."
 
 
 def _describe_units(unit: str | None, impact: ReloadImpact, does: str) -> list[str]:
@@ -120,8 +119,15 @@ def _describe_units(unit: str | None, impact: ReloadImpact, does: str) -> list[s
     if impact.units_at_stop:
         named = ", ".join(each.words for each in impact.units_at_stop)
         said.append(f"It would stop with it, and not every release of systemd leaves alone at a restart, {named}.")
-    docker = [each.name for each in impact.units if each.name in usual_row(EngineName.DOCKER).units]
-    return [*said, *(f"The containers of docker end with {name} unless live-restore is on." for name in docker)]
+    return [
+        *said,
+        *(
+            f"The containers of {row.name} end with {each.name} unless {row.restore_setting} is on."
+            for row in ENGINES
+            for each in impact.units
+            if row.restore_setting and each.name in row.distributions[-1].units
+        ),
+    ]
 
 
 def _describe_containers(impact: ReloadImpact) -> str:
@@ -218,15 +224,16 @@ def _get_name(container: _EngineContainer) -> str:
 
 def _list_containers(node: Node, name: EngineName, engine: Process, socket: str) -> Iterator[_EngineContainer]:
     """Yield the engine's containers. Raises _UninspectableError, OSError."""
-    if name is EngineName.CRIO:
+    process = row_of(name).container_process
+    if process is None:
+        raise _UninspectableError(f"where {name} keeps its containers is not known here")
+    if process is ContainerProcess.MONITOR:
         yield from _list_monitor_containers(engine)
-    elif name is EngineName.DOCKER:
+    elif process is ContainerProcess.SHIM_OF_NAMESPACE:
         namespaces = command_line.flag_values(engine.arguments[1:], _NAMESPACE_FLAG) or [_DOCKERS_NAMESPACE]
         yield from _list_shim_containers(engine, lambda shim: flag_value(shim.arguments, "-namespace") in namespaces)
-    elif name is EngineName.CONTAINERD:
-        yield from _list_shim_containers(engine, lambda shim: _speaks_to(shim, node, socket))
     else:
-        raise _UninspectableError(f"where {name} keeps its containers is not known here")
+        yield from _list_shim_containers(engine, lambda shim: _speaks_to(shim, node, socket))
 
 
 def _speaks_to(shim: Process, node: Node, socket: str) -> bool:

@@ -105,7 +105,7 @@ def _defaults(engine: Engine, work: EngineWork, previous: EngineRecord | None) -
     """Return the default runtimes that the engine's files name, by role; the recorded one if they name ours."""
     ours = {*work.desired.served, *(dict(previous.handlers) if previous is not None else ())}
     earlier = dict(previous.defaults) if previous is not None else {}
-    found = {file.role: engine.default_of(file) for file in work.inspection.files}
+    found = {file.role: engine.read_default(file) for file in work.inspection.files}
     known = {role: earlier.get(role) if name in ours else name for role, name in found.items()}
     return tuple((role, name) for role, name in known.items() if name is not None)
 
@@ -179,7 +179,7 @@ def _file(engine: Engine, work: EngineWork, wanted: DesiredFile, previous: FileR
         return memory.going_back(engine, previous, wanted, signalled=signalled)
     contents = [wanted.target]
     if signalled:
-        contents += map(engine.transitional, (wanted.target, wanted.base, wanted.file.content))
+        contents += map(engine.build_transitional_content, (wanted.target, wanted.base, wanted.file.content))
     return memory.recorded(engine, wanted, wanted.file.found, previous, contents)
 
 

@@ -100,7 +100,7 @@ class Switcher:
         signalled = switch.reload.mode is ReloadMode.SIGNAL
         final = []
         for step in switch.files:
-            transitional = switch.engine.transitional(step.target) if signalled else None
+            transitional = switch.engine.build_transitional_content(step.target) if signalled else None
             if transitional is not None:
                 final.append(step)
             content = step.target if transitional is None else transitional
@@ -124,13 +124,13 @@ class Switcher:
         """Reload the engine (a last resort twice) and wait for it to serve. Raises NotServedError, Stopped."""
         process = switch.inspection.process
         if switch.reload.restarts and process is not None and is_running(process):
-            refusal = switch.engine.refusal(self.node, process)
+            refusal = switch.engine.find_restart_obstacle(self.node, process)
             if refusal is not None:  # a restart would take down an engine that runs
                 why = foreign_words.mask_program_text(refusal)
                 words = f"it would not start with its files: {why}; it was not restarted"
                 raise NotServedError(words, answers=True)
         if switch.leaves and switch.reload.restarts and switch.inspection.live is not None:
-            kept = switch.engine.still_serving(self.node, switch.inspection.live, switch.leaves)
+            kept = switch.engine.find_serving_files(self.node, switch.inspection.live, switch.leaves)
             if kept:  # a restart would change nothing
                 raise NotServedError(f"{kept}; it was not restarted", answers=True)
         self.reloads += 1

@@ -86,7 +86,7 @@ def _method(node: Node, settings: Settings, decided: Sequence[EngineTarget]) -> 
             base = CdiSupport(target.name, silence=str(error), folder=folder)
             ways.append(observe.recorded(base, receipt))
             continue
-        ways.append(observe.way(node, request, inspection, receipt, folder))
+        ways.append(observe.inspect_cdi_support(node, request, inspection, receipt, folder))
     possible = {str(way.engine): find_obstacle(way) or None for way in ways}
     standing = observe.installed_method(receipt) if receipt is not None else None
     facts: dict[str, Any] = {
@@ -122,7 +122,7 @@ def _facts(node: Node, target: EngineTarget) -> dict[str, Any]:
         "how": row.configured,
         "socket": target.socket or row.socket,
         "config": target.config or row.config,
-        "drop_in": target.asked.drop_in or row.drop_in,
+        "drop_in": target.settings.drop_in or row.drop_in,
         "unit": None,
         "files": [],
         "version": None,

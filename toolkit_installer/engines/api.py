@@ -175,7 +175,7 @@ class DesiredFile(msgspec.Struct, frozen=True):
         """Whether the file's current content differs from `target`."""
         return self.target != self.file.content
 
-    def holding(self, text: bytes, parse: Callable[[bytes], Table], ownership: Ownership) -> DesiredFile:
+    def with_target(self, text: bytes, parse: Callable[[bytes], Table], ownership: Ownership) -> DesiredFile:
         """Return the file with `text` as its target, or its current content if that means the same."""
         present = self.file.content
         target = present if present is not None and is_same(parse(present), parse(text)) else text
@@ -232,32 +232,34 @@ class Adapter(Protocol[_Found]):
     def has_role(self, role: str) -> bool:
         """Tell whether a file of this engine may have that role. Pure."""
 
-    def may_be(self, role: str, name: str) -> bool:
+    def allows_name(self, role: str, name: str) -> bool:
         """Tell whether a file with that role, in any folder, may have the name `name`. Pure."""
 
     def inspect(self, node: Node, target: EngineTarget) -> _Found:
         """Read the engine's files and query the live engine. Writes nothing. Raises ConfigurationError."""
 
-    def desired(self, inspection: _Found, request: Request, records: Mapping[str, RecordedFile]) -> DesiredState:
+    def build_desired_state(
+        self, inspection: _Found, request: Request, records: Mapping[str, RecordedFile]
+    ) -> DesiredState:
         """Return the desired state of the files; pure. Raises ConfigurationError for files that it cannot handle."""
 
-    def recognised(self, inspection: _Found, toolkit_folder: str) -> Mapping[str, Ownership]:
+    def find_unrecorded(self, inspection: _Found, toolkit_folder: str) -> Mapping[str, Ownership]:
         """Return our values that are identified by path without a receipt, besides the runtimes in our toolkit folder.
 
         Pure. Raises ConfigurationError.
         """
 
-    def without_us(self, file: EngineFile, recorded: RecordedFile, toolkit_folder: str) -> DesiredFile:
+    def remove_ours(self, file: EngineFile, recorded: RecordedFile, toolkit_folder: str) -> DesiredFile:
         """Return the desired file after cleanup: its target is its base. Pure. Raises ConfigurationError."""
 
-    def default_of(self, file: EngineFile) -> str | None:  # noqa: ARG002  # for engines with several files
+    def read_default(self, file: EngineFile) -> str | None:  # noqa: ARG002  # for engines with several files
         """Return the default runtime that a file names, which we may leave unedited; None if it names none. Pure.
 
         Raises ConfigurationError.
         """
         return None
 
-    def others_naming(
+    def find_files_naming(
         self,
         node: Node,  # noqa: ARG002  # for engines with several files
         live: LiveState | None,  # noqa: ARG002
@@ -273,7 +275,7 @@ class Adapter(Protocol[_Found]):
         """
         return ()
 
-    def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
+    def choose_reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Return how to reload the engine. Raises ConfigurationError if the requested mode is not possible."""
 
     def try_out(self, node: Node, inspection: _Found, desired: DesiredState) -> None:
@@ -283,30 +285,30 @@ class Adapter(Protocol[_Found]):
         cannot be run that way.
         """
 
-    def refusal(self, node: Node, process: Process) -> str | None:
+    def find_restart_obstacle(self, node: Node, process: Process) -> str | None:
         """Return why the engine's process, if restarted now, would refuse its files on the node.
 
         None if no reason is known. Writes nothing.
         """
 
-    def dangers(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:  # noqa: ARG002  # most have none
+    def describe_reload_risks(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:  # noqa: ARG002  # most have none
         """Return warnings about this way of reloading, one sentence each."""
         return ()
 
-    def transitional(self, content: bytes | None) -> bytes | None:  # noqa: ARG002  # for docker
+    def build_transitional_content(self, content: bytes | None) -> bytes | None:  # noqa: ARG002  # for docker
         """Return the content with which the engine may be signalled instead of `content`; None: `content` itself."""
         return None
 
     def ask(self, node: Node, socket: str, seconds: float) -> LiveState:
         """Query the live engine. Raises EngineSilentError."""
 
-    def reads_instead(self, node: Node, live: LiveState, files: Mapping[str, str]) -> str:
+    def find_other_config(self, node: Node, live: LiveState, files: Mapping[str, str]) -> str:
         """Return the file that the live engine reads if it reads none of `files`, our files' paths by role.
 
         Empty if it reads one of them, or if that is unknown. Raises NodeError.
         """
 
-    def faults(
+    def find_faults(
         self,
         node: Node,  # noqa: ARG002  # most engines report none
         socket: str,  # noqa: ARG002
@@ -324,7 +326,7 @@ class Adapter(Protocol[_Found]):
         """
         return ()
 
-    def other_files(
+    def find_other_files(
         self,
         node: Node,  # noqa: ARG002  # most engines have no others
         asked: EngineSettings,  # noqa: ARG002
@@ -340,7 +342,7 @@ class Adapter(Protocol[_Found]):
         """
         return ()
 
-    def still_serving(
+    def find_serving_files(
         self,
         node: Node,  # noqa: ARG002  # most engines report it
         live: LiveState,  # noqa: ARG002
@@ -349,22 +351,22 @@ class Adapter(Protocol[_Found]):
         """Return the file and line that keep handlers in our folder registered after a restart; "" for none."""
         return ""
 
-    def listed(self, files: Sequence[tuple[str, bytes]], version: str) -> Sequence[ListedRuntime]:  # noqa: ARG002
+    def list_runtimes(self, files: Sequence[tuple[str, bytes]], version: str) -> Sequence[ListedRuntime]:  # noqa: ARG002
         """Return the runtimes of these files, which the engine reads in this order. Pure. Raises ConfigurationError.
 
         `version` is the engine's, "" if unknown.
         """
         return ()
 
-    def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:  # noqa: ARG002
+    def read_cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:  # noqa: ARG002
         """Return the cgroup driver that these files name, None if they name none. Pure. Raises ConfigurationError."""
         return None
 
-    def cgroup_switch(self, driver: str) -> str:
+    def describe_cgroup_edit(self, driver: str) -> str:
         """Return in words the edit that makes the engine use a cgroup driver, `systemd` or `cgroupfs`. Pure."""
         return f"make {self.name} use the cgroup driver {driver}"
 
-    def cdi_switch(self) -> str:
+    def describe_cdi_edit(self) -> str:
         """Return in words the edit that switches CDI on in the engine. Pure."""
         return f"switch CDI on in {self.name}"
 

@@ -9,6 +9,7 @@ that library's pkg/cdi/version.go; for CRI-O before 1.34, from its release notes
 
 from __future__ import annotations
 
+import enum
 import functools
 import re
 from collections.abc import Mapping
@@ -38,7 +39,7 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     configured: str
     """How handlers are registered with it, in words."""
     drop_in: str | None = None
-    beside: tuple[str, ...] = ()
+    sibling_patterns: tuple[str, ...] = ()
     """Patterns of the further files that its engine reads in the folder of `config`."""
     state: str | None = None
     """The `state` folder of its containerd, which holds the bundles of running containers."""
@@ -73,6 +74,15 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
         return normalize_socket(socket) in map(normalize_socket, self.sockets)
 
 
+class ContainerProcess(enum.StrEnum):
+    """The process next to each of an engine's containers, and what shows that it is this engine's."""
+
+    MONITOR = "conmon"
+    """A conmon, which has the container's runtime in its command line."""
+    SHIM_OF_SOCKET = "shim of the engine's socket"
+    SHIM_OF_NAMESPACE = "shim of the engine's namespace in containerd"
+
+
 class EngineRow(msgspec.Struct, frozen=True, kw_only=True):
     """The facts about an engine that are needed before its adapter is imported. Paths are the node's."""
 
@@ -85,23 +95,54 @@ class EngineRow(msgspec.Struct, frozen=True, kw_only=True):
     """The flags that set the sockets that its process serves."""
     socket_names: tuple[str, ...]
     """The file names of the sockets that reach it; the first is its own, in every distribution."""
-    asked_with: tuple[str, ...] = ()
+    client_modules: tuple[str, ...] = ()
     """Modules of other packages that its adapter imports to query the engine."""
+    imported_alone: bool = False
+    """No module outside its folder imports from it."""
+    started_by_socket: bool = False
+    """systemd may start it for a connection to its socket."""
+    container_process: ContainerProcess | None = None
+    """None: its containers cannot be found without it."""
+    restore_setting: str = ""
+    """Its setting that keeps containers running while it is down, if it has one."""
+    calls_nri_plugins: bool = False
+    has_hook_mode: bool = False
+    """An OCI hook may serve in place of handlers (`--config-mode`)."""
+    nixos_option: str = ""
+    """The option of NixOS that declares its configuration."""
+    kubespray_variables: str = ""
+    """The variables of kubespray that declare its runtimes."""
     distributions: tuple[Distribution, ...]
     """How it may be installed; the last row is the engine's own packages.
 
     A row precedes the rows that it could be mistaken for.
     """
 
+    @property
+    def shim_sockets(self) -> tuple[str, ...]:
+        """The file names of the sockets by which a kubelet reaches it through a shim."""
+        return self.socket_names[1:]
+
+    @property
+    def has_drop_ins(self) -> bool:
+        """Whether it reads drop-ins."""
+        return self.distributions[-1].drop_in is not None
+
 
 _docker = functools.partial(Distribution, engine=EngineName.DOCKER)
 _DOCKER = EngineRow(
     name=EngineName.DOCKER,
     adapter="toolkit_installer.engines.docker.engine:Docker",
-    asked_with=("docker.constants", "docker.errors", "requests.exceptions", "urllib3.exceptions"),
+    client_modules=("docker.constants", "docker.errors", "requests.exceptions", "urllib3.exceptions"),
     processes=frozenset({"dockerd"}),
     address_flags=("-H", "--host"),
     socket_names=("docker.sock", "cri-dockerd.sock", "dockershim.sock"),
+    imported_alone=True,
+    started_by_socket=True,
+    container_process=ContainerProcess.SHIM_OF_NAMESPACE,
+    restore_setting="live-restore",
+    nixos_option="virtualisation.docker.daemon.settings",
+    kubespray_variables="docker_options",
     distributions=(
         _docker(
             name="docker-snap",
@@ -152,6 +193,10 @@ _CONTAINERD = EngineRow(
     processes=frozenset({"containerd"}),
     address_flags=("-a", "--address", "-address"),
     socket_names=("containerd.sock",),
+    container_process=ContainerProcess.SHIM_OF_SOCKET,
+    calls_nri_plugins=True,
+    nixos_option="virtualisation.containerd.settings",
+    kubespray_variables="containerd_default_runtime, containerd_runc_runtime and containerd_additional_runtimes",
     distributions=(
         Distribution(
             name="containerd",
@@ -172,6 +217,12 @@ _CRIO = EngineRow(
     processes=frozenset({"crio"}),
     address_flags=("--listen",),
     socket_names=("crio.sock",),
+    imported_alone=True,
+    container_process=ContainerProcess.MONITOR,
+    calls_nri_plugins=True,
+    has_hook_mode=True,
+    nixos_option="virtualisation.cri-o.settings",
+    kubespray_variables="crio_runtimes",
     distributions=(
         Distribution(
             name="crio",
@@ -190,9 +241,18 @@ _CRIO = EngineRow(
 ENGINES: tuple[EngineRow, ...] = (_DOCKER, _CONTAINERD, _CRIO)
 
 
+MOST_USED: EngineName = EngineName.CONTAINERD
+"""The engine of most nodes, which is assumed where none is named or found."""
+
+
+def row_of(engine: EngineName) -> EngineRow:
+    """Return an engine's row."""
+    return next(row for row in ENGINES if row.name == engine)
+
+
 def usual_row(engine: EngineName) -> Distribution:
     """Return the row of an engine's own packages."""
-    return next(row for row in ENGINES if row.name == engine).distributions[-1]
+    return row_of(engine).distributions[-1]
 
 
 def names() -> tuple[EngineName, ...]:

@@ -23,12 +23,12 @@ class EngineTarget(msgspec.Struct, frozen=True):
     """An engine to work on: the requested settings, which stay unchanged, and the facts found on the node."""
 
     name: EngineName
-    asked: EngineSettings = EngineSettings()
+    settings: EngineSettings = EngineSettings()
     found_config: str | None = None
     """The file that the node's distribution starts it with, None if it is the usual file or its process names it."""
     found_socket: str | None = None
     """The socket on which it was found, or that the node's distribution uses; None: the usual one."""
-    recognised: bool = False
+    detected: bool = False
     """It was detected on the node, not named (`--runtime`)."""
     distribution: Distribution | None = None
     why: str = ""
@@ -37,12 +37,12 @@ class EngineTarget(msgspec.Struct, frozen=True):
     @property
     def config(self) -> str | None:
         """Its file: the requested one, else the one that was found; None: the usual one."""
-        return self.found_config if self.asked.config is None else self.asked.config
+        return self.found_config if self.settings.config is None else self.settings.config
 
     @property
     def socket(self) -> str | None:
         """Its socket: the requested one, else the one that was found; None: the usual one."""
-        return self.found_socket if self.asked.socket is None else self.asked.socket
+        return self.found_socket if self.settings.socket is None else self.settings.socket
 
 
 class Handler(msgspec.Struct, frozen=True):
@@ -84,8 +84,8 @@ class Request(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, target: EngineTarget, executables: Collection[str], toolkit_folder: str) -> Request:
         """Return the request for a target, limited to `executables`, those in the payload. Raises UsageError."""
-        registered = select_handlers(target.asked.runtime_name, executables, toolkit_folder)
-        default = target.asked.runtime_name if target.asked.set_as_default else None
+        registered = select_handlers(target.settings.runtime_name, executables, toolkit_folder)
+        default = target.settings.runtime_name if target.settings.set_as_default else None
         if default is not None and all(handler.name != default for handler in registered):
             raise UsageError(
                 f"--runtime-name {default} cannot be the default: the payload has no executable for it",
@@ -101,4 +101,4 @@ class Request(msgspec.Struct, frozen=True):
     @property
     def settings(self) -> EngineSettings:
         """The engine's requested settings."""
-        return self.target.asked
+        return self.target.settings

@@ -82,7 +82,7 @@ _LONGEST_MESSAGE = 1024
 _LONGEST_LABEL = 63
 
 
-class Reason(enum.StrEnum):
+class ConditionReason(enum.StrEnum):
     """All reasons of the condition; those of a ready node come first."""
 
     SERVING = "Serving"
@@ -101,25 +101,25 @@ class Reason(enum.StrEnum):
 class NodeState(msgspec.Struct, frozen=True):
     """Whether the node is ready for GPU pods, and why."""
 
-    reason: Reason
+    reason: ConditionReason
     message: str = ""
 
     @property
     def ready(self) -> bool:
         """Whether pods that request the handlers can be started."""
-        return self.reason in {Reason.SERVING, Reason.NO_GPU}
+        return self.reason in {ConditionReason.SERVING, ConditionReason.NO_GPU}
 
 
-_OF_EXIT_CODES: Mapping[ExitCode, Reason] = {
-    ExitCode.ENGINE_REJECTED: Reason.ENGINE_REJECTED,
-    ExitCode.ENGINE_DOWN: Reason.ENGINE_DOWN,
-    ExitCode.DRIVER_NOT_READY: Reason.DRIVER_NOT_READY,
+_OF_EXIT_CODES: Mapping[ExitCode, ConditionReason] = {
+    ExitCode.ENGINE_REJECTED: ConditionReason.ENGINE_REJECTED,
+    ExitCode.ENGINE_DOWN: ConditionReason.ENGINE_DOWN,
+    ExitCode.DRIVER_NOT_READY: ConditionReason.DRIVER_NOT_READY,
 }
 
 
 def state_of_error(error: InstallerError, *, rolled_back: bool) -> NodeState:
     """Return the state of a node after a failed change; `rolled_back`: it was begun, and rolled back."""
-    otherwise = Reason.ROLLED_BACK if rolled_back else Reason.REFUSED
+    otherwise = ConditionReason.ROLLED_BACK if rolled_back else ConditionReason.REFUSED
     return NodeState(_OF_EXIT_CODES.get(error.exit_code, otherwise), str(error))
 
 

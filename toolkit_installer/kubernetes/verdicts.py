@@ -201,27 +201,27 @@ class QueriedObject(enum.StrEnum):
     NODE = "Node"
 
 
-class Verdict(enum.StrEnum):
+class CleanupVerdict(enum.StrEnum):
     """The result of the responses."""
 
     WANTED = "wanted"
     UNWANTED = "not wanted"
-    STRANGER = "401"
+    UNAUTHORIZED = "401"
     FORBIDDEN = "403"
     UNKNOWN = "no answer"
 
 
-class Finding(msgspec.Struct, frozen=True):
+class ExplainedVerdict(msgspec.Struct, frozen=True):
     """The verdict, and why in words."""
 
-    verdict: Verdict
+    verdict: CleanupVerdict
     why: str
 
 
 # --- the verdict of the responses ---
 
 
-def judge(answers: Mapping[QueriedObject, ApiResponse], *, namespace: bool = False) -> Finding:
+def judge(answers: Mapping[QueriedObject, ApiResponse], *, namespace: bool = False) -> ExplainedVerdict:
     """Return the verdict of the responses. `namespace`: the namespace could be read before.
 
     Only a definite response of the API server counts as unwanted: a timeout, a failure, or a response that cannot be
@@ -229,33 +229,33 @@ def judge(answers: Mapping[QueriedObject, ApiResponse], *, namespace: bool = Fal
     """
     for asked, answer in answers.items():
         if gone := _deletion_reason(asked, answer):
-            return Finding(Verdict.UNWANTED, gone)
-    for verdict in (Verdict.STRANGER, Verdict.FORBIDDEN, Verdict.UNKNOWN):
+            return ExplainedVerdict(CleanupVerdict.UNWANTED, gone)
+    for verdict in (CleanupVerdict.UNAUTHORIZED, CleanupVerdict.FORBIDDEN, CleanupVerdict.UNKNOWN):
         for asked, answer in answers.items():
             if _judge_one(asked, answer, namespace=namespace) is verdict:
-                return Finding(verdict, f"the {asked}: {describe(answer)}")
+                return ExplainedVerdict(verdict, f"the {asked}: {describe(answer)}")
     if not {QueriedObject.DAEMON_SET, QueriedObject.NODE} <= set(answers):
-        return Finding(Verdict.UNKNOWN, "not all was asked for")
+        return ExplainedVerdict(CleanupVerdict.UNKNOWN, "not all was asked for")
     try:
         refusal = scheduling_obstacle(answers[QueriedObject.DAEMON_SET].body, answers[QueriedObject.NODE].body)
     except UnclearError as error:
-        return Finding(Verdict.UNKNOWN, f"the DaemonSet is not understood: {error}")
+        return ExplainedVerdict(CleanupVerdict.UNKNOWN, f"the DaemonSet is not understood: {error}")
     if refusal is not None:
-        return Finding(Verdict.UNWANTED, f"the DaemonSet does not want the node: {refusal}")
-    return Finding(Verdict.WANTED, "the DaemonSet is there and wants the node")
+        return ExplainedVerdict(CleanupVerdict.UNWANTED, f"the DaemonSet does not want the node: {refusal}")
+    return ExplainedVerdict(CleanupVerdict.WANTED, "the DaemonSet is there and wants the node")
 
 
-def _judge_one(asked: QueriedObject, answer: ApiResponse, *, namespace: bool) -> Verdict:
+def _judge_one(asked: QueriedObject, answer: ApiResponse, *, namespace: bool) -> CleanupVerdict:
     """Return the verdict of one response alone, if it does not say that the object is gone."""
     if is_queried_object(asked, answer):
-        return Verdict.WANTED
+        return CleanupVerdict.WANTED
     if is_refused(answer, http.HTTPStatus.UNAUTHORIZED):
-        return Verdict.STRANGER
+        return CleanupVerdict.UNAUTHORIZED
     if not is_refused(answer, http.HTTPStatus.FORBIDDEN):
-        return Verdict.UNKNOWN
+        return CleanupVerdict.UNKNOWN
     # many ServiceAccounts may not read the namespace: the other two objects suffice. If it could be read before, the
     # permission may have been deleted since the query for the DaemonSet, together with the namespace.
-    return Verdict.WANTED if asked is QueriedObject.NAMESPACE and not namespace else Verdict.FORBIDDEN
+    return CleanupVerdict.WANTED if asked is QueriedObject.NAMESPACE and not namespace else CleanupVerdict.FORBIDDEN
 
 
 def is_queried_object(asked: QueriedObject, answer: ApiResponse) -> bool:
@@ -301,23 +301,25 @@ def describe(answer: ApiResponse) -> str:
 # --- its consequences for the node ---
 
 
-def must_hold(verdict: Verdict, *, bare: bool) -> bool:
+def must_hold(verdict: CleanupVerdict, *, bare: bool) -> bool:
     """Return whether a run with this first verdict changes nothing until the API server says that the node is wanted.
 
     An administrator who deletes the DaemonSet while its pod starts has often deleted the pod's permission to query
     before. An API server that does not answer is another case: a node that boots may have no network yet.
     """
-    return verdict is Verdict.UNWANTED or (bare and verdict in (Verdict.STRANGER, Verdict.FORBIDDEN))
+    return verdict is CleanupVerdict.UNWANTED or (
+        bare and verdict in (CleanupVerdict.UNAUTHORIZED, CleanupVerdict.FORBIDDEN)
+    )
 
 
-def must_revert(verdict: Verdict, standing: CleanupState, *, deleted: bool) -> bool:
+def must_revert(verdict: CleanupVerdict, standing: CleanupState, *, deleted: bool) -> bool:
     """Return whether a run that is told to stop reverts the installation.
 
     `deleted`: the verdict is 401, and that is known to mean a deletion (no doubt was found, and it has lasted).
     """
-    if verdict in (Verdict.WANTED, Verdict.UNWANTED):
-        return verdict is Verdict.UNWANTED
-    if verdict is Verdict.STRANGER and deleted:
+    if verdict in (CleanupVerdict.WANTED, CleanupVerdict.UNWANTED):
+        return verdict is CleanupVerdict.UNWANTED
+    if verdict is CleanupVerdict.UNAUTHORIZED and deleted:
         return True
     return standing.bare and not standing.held and not standing.wanted  # this run installed it, and was told nothing
 

@@ -17,7 +17,7 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.kubernetes import verdicts
 from toolkit_installer.kubernetes.client import ApiResponse, ApiServer, UnreadableError
-from toolkit_installer.kubernetes.verdicts import CleanupState, Finding, QueriedObject, Verdict
+from toolkit_installer.kubernetes.verdicts import CleanupState, CleanupVerdict, ExplainedVerdict, QueriedObject
 from toolkit_installer.node import signals
 from toolkit_installer.settings import ClusterSettings
 
@@ -48,46 +48,50 @@ class DaemonSetQuery:
     def __init__(self, cluster: ClusterSettings) -> None:
         self._cluster = cluster
         self._api = ApiServer(cluster.host, cluster.port, cluster.service_account)
-        self.standing = CleanupState()
+        self.cleanup_state = CleanupState()
 
-    def ask_at_start(self, *, bare: bool) -> None:
+    def query_at_start(self, *, bare: bool) -> None:
         """Query whether the node may be changed, and log what a cleanup would do now. Raises Stopped.
 
         `bare`: nothing is installed on the node.
         """
         # until there is a response: a run that is told to stop meanwhile has changed nothing
-        self.standing = msgspec.structs.replace(self.standing, bare=bare, held=True)
-        answers, found = self._asked()
+        self.cleanup_state = msgspec.structs.replace(self.cleanup_state, bare=bare, held=True)
+        answers, found = self._query_briefly()
         held = verdicts.must_hold(found.verdict, bare=bare)
-        self.standing = msgspec.structs.replace(self.standing, held=held)
-        self._say(answers, found)
+        self.cleanup_state = msgspec.structs.replace(self.cleanup_state, held=held)
+        self._log_verdict(answers, found)
 
-    def ask_again(self, *, loudly: bool = False) -> None:
+    def query_again(self, *, loudly: bool = False) -> None:
         """Query again until a verdict was "wanted"; an unchanged result is logged only if `loudly`.
 
         Raises Stopped.
         """
-        if self.standing.wanted:
+        if self.cleanup_state.wanted:
             return
-        answers, found = self._asked()
-        if loudly or self.standing.wanted or (found.verdict is Verdict.UNWANTED and not self.standing.held):
-            self._say(answers, found)
+        answers, found = self._query_briefly()
+        if (
+            loudly
+            or self.cleanup_state.wanted
+            or (found.verdict is CleanupVerdict.UNWANTED and not self.cleanup_state.held)
+        ):
+            self._log_verdict(answers, found)
         else:
             log.get().debug("The API server still does not say that the DaemonSet wants this node", why=found.why)
 
-    def _asked(self) -> tuple[dict[QueriedObject, ApiResponse], Finding]:
+    def _query_briefly(self) -> tuple[dict[QueriedObject, ApiResponse], ExplainedVerdict]:
         """Query for a short time, and save a verdict of wanted."""
-        answers = self._round(time.monotonic() + _START_SECONDS, patient=True)
-        found = self._judged(answers)
-        if found.verdict is Verdict.WANTED:
-            self.standing = msgspec.structs.replace(self.standing, wanted=True, held=False)
+        answers = self._query_objects(time.monotonic() + _START_SECONDS, patient=True)
+        found = self._judge(answers)
+        if found.verdict is CleanupVerdict.WANTED:
+            self.cleanup_state = msgspec.structs.replace(self.cleanup_state, wanted=True, held=False)
         return answers, found
 
-    def _say(self, answers: Mapping[QueriedObject, ApiResponse], found: Finding) -> None:
+    def _log_verdict(self, answers: Mapping[QueriedObject, ApiResponse], found: ExplainedVerdict) -> None:
         about = {"daemonset": self._cluster.daemon_set, "node": self._cluster.node, "why": found.why}
-        if found.verdict is Verdict.WANTED:
+        if found.verdict is CleanupVerdict.WANTED:
             log.get().info("The DaemonSet wants this node: it is cleaned up once that changes", key="wanted", **about)
-        elif self.standing.held:
+        elif self.cleanup_state.held:
             log.get().warning(
                 "Nothing is changed on this node: the API server does not say that the DaemonSet wants it, and is "
                 "asked again",
@@ -95,14 +99,14 @@ class DaemonSetQuery:
                 hint=_HINT,
                 **about,
             )
-        elif found.verdict is Verdict.UNWANTED:
+        elif found.verdict is CleanupVerdict.UNWANTED:
             log.get().warning(
                 "The node would be cleaned up, if this run were told to stop now", key="unwanted-at-start", **about
             )
         else:
             log.get().warning(
                 "The API server does not say whether the DaemonSet wants this node: it is asked again, and if this run "
-                f"is told to stop before it has said so, {_REVERTED if self.standing.bare else _STAYS}",
+                f"is told to stop before it has said so, {_REVERTED if self.cleanup_state.bare else _STAYS}",
                 key="wanted-unknown",
                 hint=_HINT,
                 **about,
@@ -114,14 +118,14 @@ class DaemonSetQuery:
                 hint="the ServiceAccount needs get on this namespace",
             )
 
-    def unwanted(self) -> bool:
+    def is_cleanup_due(self) -> bool:
         """Return whether the node is to be cleaned up, and log why."""
-        found, deleted = self._settled()
+        found, deleted = self._query_until_settled()
         about = {"daemonset": self._cluster.daemon_set, "node": self._cluster.node, "why": found.why}
-        back = verdicts.must_revert(found.verdict, self.standing, deleted=deleted)
-        if found.verdict is Verdict.WANTED:
+        back = verdicts.must_revert(found.verdict, self.cleanup_state, deleted=deleted)
+        if found.verdict is CleanupVerdict.WANTED:
             log.get().info(f"The DaemonSet still wants this node: {_STAYS}", key="still-wanted", **about)
-        elif found.verdict is Verdict.UNWANTED:
+        elif found.verdict is CleanupVerdict.UNWANTED:
             log.get().info("The DaemonSet does not want this node any more", key="unwanted", **about)
         elif deleted:
             log.get().info("The pod's identity was deleted, and the DaemonSet with it", key="identity-deleted", **about)
@@ -140,7 +144,7 @@ class DaemonSetQuery:
             )
         return back
 
-    def _settled(self) -> tuple[Finding, bool]:
+    def _query_until_settled(self) -> tuple[ExplainedVerdict, bool]:
         """Query until the verdict is certain or has lasted; return it, and whether a 401 means a deletion."""
         began = time.monotonic()
         since: float | None = None
@@ -148,25 +152,25 @@ class DaemonSetQuery:
         pause = _PAUSE_SECONDS
         while True:
             enough = began + (_SETTLING_SECONDS if since is None else _LEAVE_SECONDS)
-            answers = self._round(max(enough, time.monotonic() + _LEAST_SECONDS), patient=False)
-            found = self._judged(answers)
+            answers = self._query_objects(max(enough, time.monotonic() + _LEAST_SECONDS), patient=False)
+            found = self._judge(answers)
             now = time.monotonic()
             if verdicts.accepted_identities(answers.values()):
                 since = None  # also in a round that another response leaves without a verdict
-            if found.verdict is Verdict.STRANGER:
+            if found.verdict is CleanupVerdict.UNAUTHORIZED:
                 refused = next(
                     each for each in answers.values() if verdicts.is_refused(each, http.HTTPStatus.UNAUTHORIZED)
                 )
                 review = self._api.review(_ONE_SECONDS)  # for whom does the API server take this pod?
-                self._remember(review)
-                doubt = verdicts.find_doubt(refused, review, self.standing.accepted, time.time())
+                self._save_identities(review)
+                doubt = verdicts.find_doubt(refused, review, self.cleanup_state.accepted, time.time())
                 found = msgspec.structs.replace(found, why=f"{found.why}; {doubt}" if doubt else found.why)
                 since = None if doubt else since or now
-            elif found.verdict is not Verdict.UNKNOWN:  # no response for a while reverts nothing
+            elif found.verdict is not CleanupVerdict.UNKNOWN:  # no response for a while reverts nothing
                 since = None
-            if found.verdict in (Verdict.WANTED, Verdict.UNWANTED):
+            if found.verdict in (CleanupVerdict.WANTED, CleanupVerdict.UNWANTED):
                 return found, False
-            if found.verdict is Verdict.STRANGER and since is not None and now >= since + _SETTLING_SECONDS:
+            if found.verdict is CleanupVerdict.UNAUTHORIZED and since is not None and now >= since + _SETTLING_SECONDS:
                 return found, True
             if now >= began + (_SETTLING_SECONDS if since is None else _LEAVE_SECONDS):
                 return found, False
@@ -174,7 +178,7 @@ class DaemonSetQuery:
             signals.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
-    def _round(self, deadline: float, *, patient: bool) -> dict[QueriedObject, ApiResponse]:
+    def _query_objects(self, deadline: float, *, patient: bool) -> dict[QueriedObject, ApiResponse]:
         """Return the responses of one round.
 
         With `patient`, a query without a definite response is repeated until the deadline. The DaemonSet comes first:
@@ -182,27 +186,27 @@ class DaemonSetQuery:
         """
         answers: dict[QueriedObject, ApiResponse] = {}
         for asked in QueriedObject:
-            answer = self._one(asked, deadline, patient=patient)
+            answer = self._query_object(asked, deadline, patient=patient)
             answers[asked] = answer
-            self._remember(answer)
+            self._save_identities(answer)
             if asked is QueriedObject.DAEMON_SET and not verdicts.is_queried_object(asked, answer):
                 break
         return answers
 
-    def _judged(self, answers: Mapping[QueriedObject, ApiResponse]) -> Finding:
+    def _judge(self, answers: Mapping[QueriedObject, ApiResponse]) -> ExplainedVerdict:
         """Return the verdict of the responses, and save whether the namespace could be read."""
-        found = verdicts.judge(answers, namespace=self.standing.namespace)
+        found = verdicts.judge(answers, namespace=self.cleanup_state.namespace)
         if QueriedObject.NAMESPACE in answers and verdicts.is_queried_object(
             QueriedObject.NAMESPACE, answers[QueriedObject.NAMESPACE]
         ):
-            self.standing = msgspec.structs.replace(self.standing, namespace=True)
+            self.cleanup_state = msgspec.structs.replace(self.cleanup_state, namespace=True)
         return found
 
-    def _remember(self, answer: ApiResponse) -> None:
-        known = frozenset(self.standing.accepted) | verdicts.accepted_identities([answer])
-        self.standing = msgspec.structs.replace(self.standing, accepted=tuple(sorted(known)))
+    def _save_identities(self, answer: ApiResponse) -> None:
+        known = frozenset(self.cleanup_state.accepted) | verdicts.accepted_identities([answer])
+        self.cleanup_state = msgspec.structs.replace(self.cleanup_state, accepted=tuple(sorted(known)))
 
-    def _one(self, asked: QueriedObject, deadline: float, *, patient: bool) -> ApiResponse:
+    def _query_object(self, asked: QueriedObject, deadline: float, *, patient: bool) -> ApiResponse:
         while True:
             remaining = max(0.1, deadline - time.monotonic())
             try:

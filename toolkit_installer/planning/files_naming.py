@@ -20,9 +20,9 @@ import msgspec
 from toolkit_installer import lazy, log
 from toolkit_installer.documents import mentions, toml_document
 from toolkit_installer.documents.changes import lookup
+from toolkit_installer.engines import registry
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
-from toolkit_installer.engines.containerd import files
-from toolkit_installer.engines.containerd import files as containerd_files
+from toolkit_installer.engines.containerd import config_files
 from toolkit_installer.engines.containerd.distributions import layout_of
 from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.engines.containerd.tables import executable, runtimes_in, shape
@@ -159,7 +159,7 @@ class _Search:
             layout = layout_of(self._node.files.content, path) if named else None
         if layout is None or path not in (layout.generated, layout.source) or path == layout.drop_in:
             self.found |= dict.fromkeys(Naming(path, each.line, each.path) for each in named)
-        elif layout.detects and layout.may_set_default(self._node.files.content):
+        elif layout.detection and layout.may_set_default(self._node.files.content):
             # other generated files come from one that is searched itself, and are generated again without the toolkit
             self.found |= dict.fromkeys(_find_default_runtime(layout, path, content, self._folders))
 
@@ -259,14 +259,13 @@ def _matching(reader: CachedReader, pattern: str) -> Sequence[str]:
     if reader.lacks(posixpath.dirname(_WILDCARD.split(pattern, maxsplit=1)[0])):
         return []
     try:
-        return list(dict.fromkeys([*reader.matching(pattern), *containerd_files.expand_pattern(reader, pattern)]))
+        return list(dict.fromkeys([*reader.matching(pattern), *config_files.expand_pattern(reader, pattern)]))
     except ConfigurationError:
         return []  # no engine here reads a file that cannot be reached from here
 
 
 _ROWS = [row for row in TABLE if row.refused is None]
 """The rows whose engine could run the toolkit; the files of others may belong to local users."""
-_ENGINES = ("docker", "containerd", "crio")
 _OTHERS = (
     "/etc/containerd/conf.d/*.toml",
     "/etc/crio/crio.conf.d/*",
@@ -275,9 +274,9 @@ _OTHERS = (
     "/etc/containers/containers.conf.d/*.conf",
     "/usr/share/containers/containers.conf",
     "/usr/share/containers/containers.conf.d/*.conf",
-    *(f"/etc/default/{engine}" for engine in _ENGINES),
-    *(f"/etc/sysconfig/{engine}*" for engine in _ENGINES),
-    *(f"/etc/conf.d/{engine}" for engine in _ENGINES),
+    *(f"/etc/default/{engine}" for engine in registry.names()),
+    *(f"/etc/sysconfig/{engine}*" for engine in registry.names()),
+    *(f"/etc/conf.d/{engine}" for engine in registry.names()),
     "/etc/containers/containers.conf.modules/*.conf",
     "/usr/share/containers/containers.conf.modules/*.conf",
     "/root/.config/containers/containers.conf",
@@ -326,7 +325,7 @@ def list_usual_patterns() -> Iterator[str]:
         yield row.config
         if row.drop_in is not None:
             yield posixpath.join(posixpath.dirname(row.drop_in), "*")
-        yield from (posixpath.join(posixpath.dirname(row.config), pattern) for pattern in row.beside)
+        yield from (posixpath.join(posixpath.dirname(row.config), pattern) for pattern in row.sibling_patterns)
         for unit in (posixpath.join(folder, name) for folder in _UNIT_FOLDERS for name in row.units):
             yield from (unit, f"{unit}.d/*.conf")
     # drop-ins for services of all kinds
@@ -342,7 +341,7 @@ def list_command_line_files(node: Node) -> Iterator[str]:
         yield from _find_flagged_files(" ".join(process.arguments))
         if process.hidden and process.name in PROCESS_NAMES[EngineName.CONTAINERD]:
             try:
-                config = files.find_config(process)
+                config = config_files.find_config(process)
             except ConfigurationError as error:
                 log.get().warning(
                     "What an engine reads cannot be looked at for the toolkit",
@@ -366,7 +365,7 @@ def list_imports(content: bytes, path: str) -> Iterator[str]:
     """Yield the imports of an engine's file, and patterns for the folders that it names."""
     text = content.decode(errors="replace")
     try:
-        yield from containerd_files.imports(content, path)
+        yield from config_files.imports(content, path)
     except ConfigurationError:  # a template, or broken: its imports are read all the same, or will be
         for listed in re.findall(_IMPORTS, text):
             yield from (

@@ -100,7 +100,7 @@ def explain_choice(method: Method, why: str) -> str:
     return why or ("the default" if method is Method.HANDLERS else "it was asked for")
 
 
-def choose_method(asked: Method, ways: Sequence[CdiSupport]) -> Choice:
+def choose_method(asked: Method, supports: Sequence[CdiSupport]) -> Choice:
     """Return the method for a node with these engines.
 
     Raises ConfigurationError if the requested method is not supported, EngineRejectedError if an engine does not
@@ -109,18 +109,18 @@ def choose_method(asked: Method, ways: Sequence[CdiSupport]) -> Choice:
     if asked is Method.HANDLERS:
         return Choice()
     if asked is Method.NRI:
-        for way in ways:
-            if way.edited:
-                raise _build_refusal(way, asked, f"{way.version} {_OFF if way.off else _BY_US}")
-            if why := _explain_elsewhere(way):
-                raise _build_refusal(way, asked, why)
+        for support in supports:
+            if support.edited:
+                raise _build_refusal(support, asked, f"{support.version} {_OFF if support.off else _BY_US}")
+            if why := _explain_elsewhere(support):
+                raise _build_refusal(support, asked, why)
         return Choice(Method.NRI)
     if asked is Method.CDI:
-        for way in ways:
-            require_cdi(way)
+        for support in supports:
+            require_cdi(support)
         return Choice(Method.CDI)
-    against = [f"{way.engine}: {why}" for way in ways if (why := _explain_rejection(way))]
-    if not ways:
+    against = [f"{support.engine}: {why}" for support in supports if (why := _explain_rejection(support))]
+    if not supports:
         against = ["no engine was found"]
     if against:
         over = (RejectedMethod(Method.CDI, "; ".join(against)), RejectedMethod(Method.NRI, _NO_ANNOTATION))
@@ -128,67 +128,70 @@ def choose_method(asked: Method, ways: Sequence[CdiSupport]) -> Choice:
     return Choice(Method.CDI, "the engine reads CDI specifications already, and has no handlers that pods may need")
 
 
-def require_cdi(way: CdiSupport) -> None:
+def require_cdi(support: CdiSupport) -> None:
     """Raise ConfigurationError if an engine cannot give devices by CDI, EngineRejectedError if that is unknown."""
-    if way.recorded and not way.version and not way.by_shim:
+    if support.recorded and not support.version and not support.by_shim:
         return  # a short outage of an engine is no reason to move the installation
-    why = find_obstacle(way)
+    why = find_obstacle(support)
     if not why:
         return
-    if not way.version and not way.by_shim:
-        raise EngineRejectedError(f"--method cdi: {way.engine} {why}", hint=f"nothing was changed; {_STARTS}")
-    raise _build_refusal(way, Method.CDI, why)
+    if not support.version and not support.by_shim:
+        raise EngineRejectedError(f"--method cdi: {support.engine} {why}", hint=f"nothing was changed; {_STARTS}")
+    raise _build_refusal(support, Method.CDI, why)
 
 
-def _build_refusal(way: CdiSupport, method: Method, why: str) -> ConfigurationError:
+def _build_refusal(support: CdiSupport, method: Method, why: str) -> ConfigurationError:
     """Return the error that says why the method does not work with the engine, and what helps."""
-    if way.by_shim:
+    if support.by_shim:
         return ConfigurationError(
-            f"--method {method}: {way.engine} {why}",
+            f"--method {method}: {support.engine} {why}",
             hint="nothing was changed; --method handlers gives pods the GPU by a RuntimeClass",
         )
     hint = _NAMED
-    if (folders := way.folders or way.if_on) and not way.reads_it:
+    if (folders := support.folders or support.if_on) and not support.reads_it:
         hint = f"--cdi-output-dir {folders[-1]} writes it there; {_NAMED}"
-    return ConfigurationError(f"--method {method}: {way.engine} {why}", hint=f"nothing was changed; {hint}")
+    return ConfigurationError(f"--method {method}: {support.engine} {why}", hint=f"nothing was changed; {hint}")
 
 
-def find_obstacle(way: CdiSupport) -> str:
+def find_obstacle(support: CdiSupport) -> str:
     """Return why containers of this engine cannot get devices by CDI; empty if they can, or CDI is only off."""
-    if way.by_shim:
+    if support.by_shim:
         return _BY_SHIM
-    if not way.version:
-        return f"does not answer, so nobody can tell whether it reads CDI specifications: {way.silence}"
-    if registry.newest_cdi_version(way.engine, way.version) is None:
-        return f"{way.version} knows no CDI: {registry.first_cdi_release(way.engine)} is the first that does"
-    if way.folders is None:
-        return f"{way.version} does not tell where it looks for CDI specifications"
-    return _explain_elsewhere(way)
+    if not support.version:
+        return f"does not answer, so nobody can tell whether it reads CDI specifications: {support.silence}"
+    if registry.newest_cdi_version(support.engine, support.version) is None:
+        return f"{support.version} knows no CDI: {registry.first_cdi_release(support.engine)} is the first that does"
+    if support.folders is None:
+        return f"{support.version} does not tell where it looks for CDI specifications"
+    return _explain_elsewhere(support)
 
 
-def _explain_elsewhere(way: CdiSupport) -> str:
+def _explain_elsewhere(support: CdiSupport) -> str:
     """Return a text if an engine looks for specifications elsewhere, or would with CDI on; else empty."""
-    folders = way.folders or way.if_on
-    if folders and not way.reads_it:
-        return f"{way.version} looks for CDI specifications in {', '.join(folders)}, and not in {way.folder}"
+    folders = support.folders or support.if_on
+    if folders and not support.reads_it:
+        return f"{support.version} looks for CDI specifications in {', '.join(folders)}, and not in {support.folder}"
     return ""
 
 
-def explain_unreadable(way: CdiSupport, specification: bytes) -> str:
+def explain_unreadable(support: CdiSupport, specification: bytes) -> str:
     """Return why this engine cannot read a specification; empty if it can, or does not answer."""
-    needed, newest = registry.parse_cdi_version(specification), registry.newest_cdi_version(way.engine, way.version)
+    needed, newest = (
+        registry.parse_cdi_version(specification),
+        registry.newest_cdi_version(support.engine, support.version),
+    )
     if needed is None or newest is None or needed <= newest:
         return ""
     return (
-        f"is of version {_text(needed)}, and {way.engine} {way.version} reads none that is newer than {_text(newest)}: "
-        "it would skip it"
+        f"is of version {_text(needed)}, and {support.engine} {support.version} reads none that is newer than "
+        f"{_text(newest)}: it would skip it"
     )
 
 
-def refuse_unreadable(ways: Sequence[CdiSupport], specification: bytes, path: str) -> None:
+def refuse_unreadable(supports: Sequence[CdiSupport], specification: bytes, path: str) -> None:
     """Raise ConfigurationError if one of the engines cannot read the specification that is to be at `path`."""
-    for way in ways:
-        if why := explain_unreadable(way, specification):
+    for support in supports:
+        if why := explain_unreadable(support, specification):
             raise ConfigurationError(
                 why, path=path, hint="nothing was changed; update the engine, or use --method handlers"
             )
@@ -198,14 +201,14 @@ def _text(version: registry.CdiVersion) -> str:
     return f"{version[0]}.{version[1]}.0"
 
 
-def _explain_rejection(way: CdiSupport) -> str:
+def _explain_rejection(support: CdiSupport) -> str:
     """Return why `auto` does not take CDI for this engine; empty if it does."""
-    if way.recorded and not way.version and not way.by_shim:
+    if support.recorded and not support.version and not support.by_shim:
         return ""
-    if why := find_obstacle(way):
+    if why := find_obstacle(support):
         return f"it {why}"
-    if way.edited:
+    if support.edited:
         return "CDI is off in it but for an edit, and switching it on takes the restart that handlers take"
-    if way.handlers:
-        return f"it has the handlers {', '.join(way.handlers)}, which pods may select; --method cdi takes them away"
+    if support.handlers:
+        return f"it has the handlers {', '.join(support.handlers)}, which pods may select; --method cdi takes them away"
     return ""

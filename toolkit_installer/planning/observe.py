@@ -11,6 +11,7 @@ from functools import partial
 
 import msgspec
 
+from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.api import Engine, Inspection, LiveState, RecordedFile
 from toolkit_installer.engines.common import command_line, losses
@@ -19,7 +20,7 @@ from toolkit_installer.errors import DriverNotReadyError
 from toolkit_installer.node import machine, signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.reading import Tree
-from toolkit_installer.planning import installed as cdi_files
+from toolkit_installer.planning import installed
 from toolkit_installer.planning.installed import Copies, Generated, InstalledFile, inspect_file
 from toolkit_installer.planning.method import CdiSupport, Choice, choose_method, explain_unreadable, find_obstacle
 from toolkit_installer.planning.plan import EngineFacts, Facts, ToolkitFacts, find_mismatches
@@ -27,7 +28,7 @@ from toolkit_installer.planning.target import Target
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.settings import EngineName, Method
+from toolkit_installer.settings import Method
 from toolkit_installer.toolkit import layout, wrappers
 
 _CLOCK_SECONDS = 2.0
@@ -43,14 +44,21 @@ def observe(node: Node, target: Target, receipt: Receipt | None, store: ReceiptS
     engines = tuple(_inspect_engine(node, each, receipt, store, originals) for each in target.engines)
     asked, folder = target.settings.method, target.settings.toolkit.cdi.folder
     looked_at = engines if asked is not Method.HANDLERS else ()
-    ways = tuple(way(node, each.request, each.inspection, receipt, folder) for each in looked_at)
-    choice = choose_method(asked, ways)
+    cdi_support = tuple(inspect_cdi_support(node, each.request, each.inspection, receipt, folder) for each in looked_at)
+    choice = choose_method(asked, cdi_support)
     generated = _generate_specification(target, choice)
     recorded = receipt.specifications if receipt is not None else ()
     paths = [record.path for record in recorded] + ([generated.path] if generated is not None else [])
-    specifications = cdi_files.read_specifications(node, store, paths)
+    specifications = installed.read_specifications(node, store, paths)
     return Facts(
-        receipt, originals, engines, _inspect_toolkit(node, target, receipt), specifications, generated, ways, choice
+        receipt,
+        originals,
+        engines,
+        _inspect_toolkit(node, target, receipt),
+        specifications,
+        generated,
+        cdi_support,
+        choice,
     )
 
 
@@ -64,11 +72,11 @@ def _inspect_engine(
     # the files are parsed, which takes long if they are large
     with losses.name_backups_in_errors(remembered), signals.interruptible():
         inspection = engine.inspect(node, request.target)
-    reload = engine.reload(node, inspection, request.settings)
+    reload = engine.choose_reload(node, inspection, request.settings)
     base_runtimes = partial(
         command_line.locate_low_level_runtimes, node, toolkit_folder=request.toolkit_folder, engine=inspection.process
     )
-    dangers = engine.dangers(node, inspection, reload)
+    dangers = engine.describe_reload_risks(node, inspection, reload)
     return EngineFacts(
         request, inspection, recorded, remembered, reload, dangers, has_read_files(inspection, recorded), base_runtimes
     )
@@ -137,7 +145,7 @@ def _inspect_toolkit(node: Node, target: Target, receipt: Receipt | None) -> Too
     def in_use() -> bool:
         from toolkit_installer.planning import toolkit_users
 
-        return bool(toolkit_users.list_users(node, folder, cdi_files.list_our_digests(receipt)))
+        return bool(toolkit_users.list_users(node, folder, installed.list_our_digests(receipt)))
 
     def named(changing: Collection[str]) -> frozenset[str]:
         from toolkit_installer.planning import files_naming
@@ -165,7 +173,9 @@ def _find_known_content(
     return {known.recipe: content} if content is not None and memory.digest_of(content) == known.sha256 else {}
 
 
-def way(node: Node, request: Request, inspection: Inspection, receipt: Receipt | None, folder: str) -> CdiSupport:
+def inspect_cdi_support(
+    node: Node, request: Request, inspection: Inspection, receipt: Receipt | None, folder: str
+) -> CdiSupport:
     """Return an engine's CDI support as found; `folder` is for our specification. Raises NodeError."""
     live = inspection.live
     listed = live.handlers.keys() - live.own if live is not None else set()
@@ -196,7 +206,7 @@ def installed_method(receipt: Receipt) -> Method | None:
 
 def add_answer(node: Node, base: CdiSupport, live: LiveState | None, silence: str) -> CdiSupport:
     """Return `base` with the facts from its engine's present answer. Raises NodeError."""
-    if base.engine is EngineName.DOCKER:
+    if registry.row_of(base.engine).shim_sockets:
         from toolkit_installer.engines.detect import kubelet  # no other engine needs it
 
         base = msgspec.structs.replace(base, by_shim=kubelet.reaches_docker_by_shim(node))
@@ -220,12 +230,12 @@ def find_unserved(node: Node, receipt: Receipt | None, engine: EngineRecord, liv
         return wrong
     for file in receipt.specifications:
         base = CdiSupport(engine.name, folder=posixpath.dirname(file.path))
-        way = add_answer(node, base, live, "")
+        support = add_answer(node, base, live, "")
         content = node.files.content(file.path)
-        said = "CDI is off in it" if way.off else find_obstacle(way)
+        said = "CDI is off in it" if support.off else find_obstacle(support)
         if not said and content is None:
             said = f"there is no specification in {file.path}"
-        elif not said and content is not None and (why := explain_unreadable(way, content)):
+        elif not said and content is not None and (why := explain_unreadable(support, content)):
             said = f"{file.path} {why}"
         wrong += [said] if said else []
     return wrong if receipt.specifications else [*wrong, "there is no CDI specification for it"]

@@ -89,7 +89,7 @@ class Facts(msgspec.Struct, frozen=True):
     specifications: SpecificationFacts
     generated: Generated | None
     """None if no specification was requested."""
-    ways: tuple[CdiSupport, ...] = ()
+    cdi_support: tuple[CdiSupport, ...] = ()
     """The engines' CDI support, in the order of the engines."""
     choice: Choice = Choice()
 
@@ -172,7 +172,7 @@ def plan(target: Target, facts: Facts) -> Plan:
         engines = tuple(work for work in given_back if work is not None)
         require_readable_by_all(facts, specifications)
     elif method is Method.CDI:
-        found = zip(facts.engines, facts.ways, works, strict=True)
+        found = zip(facts.engines, facts.cdi_support, works, strict=True)
         engines = tuple(work for each in found if (work := _plan_cdi(*each)) is not None)
         require_cdi_devices(facts, engines, specifications)
     toolkit = _toolkit(target, facts, low_level, engines)
@@ -183,7 +183,7 @@ def _engine(seen: EngineFacts, method: Method) -> EngineWork:
     engine = get_adapter(seen.request.target.name)
     request = seen.request if method is Method.HANDLERS else seen.request.by_cdi_alone()
     with losses.name_backups_in_errors(seen.records):
-        desired = engine.desired(seen.inspection, request, seen.records)
+        desired = engine.build_desired_state(seen.inspection, request, seen.records)
     desired = msgspec.structs.replace(
         desired,
         dangers=seen.dangers,
@@ -194,12 +194,12 @@ def _engine(seen: EngineFacts, method: Method) -> EngineWork:
     return build_engine_work(engine.name, seen.inspection, desired, seen.reload, reload_due=seen.reload_due)
 
 
-def _plan_cdi(seen: EngineFacts, way: CdiSupport, work: EngineWork) -> EngineWork | None:
+def _plan_cdi(seen: EngineFacts, support: CdiSupport, work: EngineWork) -> EngineWork | None:
     """Return an engine's changes with CDI: the edit that enables it, or the removal of our entries.
 
     None if the engine reads specifications as it is, and its files have no entry of ours.
     """
-    return work if way.edited else _plan_removal(seen, work)
+    return work if support.edited else _plan_removal(seen, work)
 
 
 def _plan_removal(seen: EngineFacts, work: EngineWork) -> EngineWork | None:
@@ -409,11 +409,11 @@ def remove_handlers(seen: EngineFacts) -> tuple[DesiredFile, ...]:
     if not present.keys() >= set(recorded):
         return ()
     engine, folder = get_adapter(seen.request.target.name), seen.request.toolkit_folder
-    known = engine.recognised(seen.inspection, folder)
+    known = engine.find_unrecorded(seen.inspection, folder)
     files = []
     for path in dict.fromkeys([*recorded, *present]):
         remembered = seen.records.get(path) or RecordedFile(ownership=known.get(path, Ownership()))
-        files.append(engine.without_us(present[path], remembered, folder))
+        files.append(engine.remove_ours(present[path], remembered, folder))
     of_ours = tuple(wanted for wanted in files if wanted.path in recorded or wanted.changes)
     return of_ours if seen.recorded is not None or any(wanted.changes for wanted in of_ours) else ()
 
@@ -422,10 +422,10 @@ def require_cdi_devices(
     facts: Facts, engines: Sequence[EngineWork], specifications: Sequence[SpecificationWork]
 ) -> None:
     """Raise ConfigurationError if CDI would stay off in an engine, or it could not read the specification."""
-    ways = {way.engine: way for way in facts.ways}
+    supports = {each.engine: each for each in facts.cdi_support}
     for work in engines:
         edited = any(wanted.target != wanted.base for wanted in work.desired.files)
-        if not ways[work.name].off:
+        if not supports[work.name].off:
             continue
         if not edited:
             said = f": {'; '.join(work.desired.notes)}" if work.desired.notes else ""
@@ -447,4 +447,4 @@ def require_readable_by_all(facts: Facts, specifications: Sequence[Specification
     """Raise ConfigurationError if an engine could not read a specification that is to be written."""
     for specification in specifications:
         if specification.target is not None and specification.target != specification.base:
-            refuse_unreadable(facts.ways, specification.target, specification.path)
+            refuse_unreadable(facts.cdi_support, specification.target, specification.path)

@@ -19,7 +19,7 @@ from toolkit_installer.engines.detect import decide, own_container
 from toolkit_installer.engines.ownership import is_beneath
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError, located
 from toolkit_installer.node import files, owners, processes, signals
-from toolkit_installer.node import root as look
+from toolkit_installer.node import root as node_root
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning import other_installer
 from toolkit_installer.planning import plan as plan_of
@@ -200,7 +200,7 @@ def _refuse_no_shell(node: Node) -> None:
     root = node.programs.root
     if root.folder == "/" and not node.whole:
         return  # only folders of the node are mounted here: its shell is not visible
-    if not any(look.is_present(root.outside(sign)) for sign in _SIGNS):
+    if not any(node_root.is_present(root.outside(sign)) for sign in _SIGNS):
         return
     if not node.programs.runs(_SHELL):
         raise ConfigurationError(

@@ -69,7 +69,7 @@ def going_back(engine: Engine, file: FileRecord, wanted: DesiredFile, *, signall
     """Return the record for the way back: a run that is killed on it must find the new original, not the old."""
     original = before(wanted.base, wanted.file.found, file)
     written = set(file.written)
-    transitional = engine.transitional(wanted.base) if signalled else None
+    transitional = engine.build_transitional_content(wanted.base) if signalled else None
     if transitional is not None:
         written.add(digest_of(transitional))
     return msgspec.structs.replace(file, before=original, first=_first(original, file), written=tuple(sorted(written)))

@@ -119,7 +119,7 @@ def _wrong_file(node: Node, folder: str, found: Receipt, engine: EngineRecord, f
     adapter = get_adapter(engine.name)
     if not adapter.has_role(file.role):
         yield f"names {file.path} as {file.role!r} of {engine.name}, which has no such file"
-    usual = adapter.may_be(file.role, posixpath.basename(file.path)) or any(
+    usual = adapter.allows_name(file.role, posixpath.basename(file.path)) or any(
         is_beneath(file.path, _canonical(node, place)) for place in adapter.folders
     )
     content = None if usual else _content(node, file)

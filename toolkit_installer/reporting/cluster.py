@@ -16,7 +16,7 @@ from toolkit_installer import __version__, foreign_words, log
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.kubernetes import node_state, verdicts
 from toolkit_installer.kubernetes.node_client import DAEMON_SET, NODE, NodeClient, RefusedEventError, ReportError
-from toolkit_installer.kubernetes.node_state import EventContent, EventLedger, NodeState, Reason, SavedReports
+from toolkit_installer.kubernetes.node_state import ConditionReason, EventContent, EventLedger, NodeState, SavedReports
 from toolkit_installer.node import machine, signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.root import NodeError
@@ -81,7 +81,9 @@ class NodeReport:
                 self._note(self._tried_for(_BOOT_SECONDS, self._look_for_boot))
             if not self._settings.retaint or self.memory.failure or not self._booted:
                 return
-        self.tell(NodeState(Reason.INSTALLING, "The toolkit is being installed, and the engine told of it"), receipt)
+        self.tell(
+            NodeState(ConditionReason.INSTALLING, "The toolkit is being installed, and the engine told of it"), receipt
+        )
 
     def hear(self, error: InstallerError) -> None:
         """Store why the run could not converge, for the next report of the node's status."""
@@ -105,7 +107,7 @@ class NodeReport:
         The failure of an installation stays reported until the toolkit is installed.
         """
         failed = self.memory.failed
-        if failed is not None and state.reason is Reason.INSTALLING:
+        if failed is not None and state.reason is ConditionReason.INSTALLING:
             state = failed
         elif failed is not None and state.ready:
             self.memory = msgspec.structs.replace(self.memory, failed=None)
@@ -143,7 +145,7 @@ class NodeReport:
     def leave(self) -> None:
         """Restore the taint if the machine is shutting down: it must be there before the next boot. Raises Stopped."""
         if self._settings.retaint and self._node.services.is_stopping():
-            self.tell(NodeState(Reason.INSTALLING, "The node is shutting down"), None)
+            self.tell(NodeState(ConditionReason.INSTALLING, "The node is shutting down"), None)
 
     # --- condition, taint and labels ---
 

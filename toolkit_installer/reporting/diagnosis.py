@@ -18,7 +18,7 @@ from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.api import HOOK_ROLE, DesiredState, Inspection
 from toolkit_installer.engines.common import serving
-from toolkit_installer.engines.containerd import files
+from toolkit_installer.engines.containerd import config_files
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection
 from toolkit_installer.engines.detect import decide, kubelet, own_container
@@ -172,8 +172,10 @@ class _NodeInspection:
 
     def _engine(self, target: EngineTarget) -> EngineSeen | None:
         node = self._node
-        asked = msgspec.structs.replace(target.asked, answer_timeout=min(target.asked.answer_timeout, _WAIT_SECONDS))
-        target = msgspec.structs.replace(target, asked=asked)
+        asked = msgspec.structs.replace(
+            target.settings, answer_timeout=min(target.settings.answer_timeout, _WAIT_SECONDS)
+        )
+        target = msgspec.structs.replace(target, settings=asked)
         row = target.distribution or registry.usual_row(target.name)
         usual = target.config or row.config
         try:
@@ -189,7 +191,7 @@ class _NodeInspection:
             self.unseen.append(f"{target.name}: {error}")
             return None
         live = inspection.live
-        placed = inspection.placed if isinstance(inspection, ContainerdInspection) else None
+        distribution = inspection.distribution if isinstance(inspection, ContainerdInspection) else None
         files, besides, faults = self._files(target, inspection, usual)
         checked = self._checked(target, inspection, usual)
         version = inspection.binary_version if isinstance(inspection, ContainerdInspection) else ""
@@ -198,15 +200,15 @@ class _NodeInspection:
             distribution=row.name,
             socket=inspection.socket,
             version=live.version if live is not None else version,
-            generated=placed is not None,
+            generated=distribution is not None,
             files=files,
             besides=besides,
             handlers=dict(live.handlers) if live is not None else {},
             default=live.default if live is not None else None,
             cdi_folders=live.cdi_folders if live is not None else None,
             cgroup_driver=live.cgroup_drivers.get(live.default or "") if live is not None else None,
-            faults=(*faults, *(checked if placed is None else ())),
-            template_faults=checked if placed is not None else (),
+            faults=(*faults, *(checked if distribution is None else ())),
+            template_faults=checked if distribution is not None else (),
         )
 
     def _files(
@@ -226,7 +228,7 @@ class _NodeInspection:
         faults = []
         for file in files:
             try:
-                get_adapter(target.name).listed([(file.path, file.content)], "")
+                get_adapter(target.name).list_runtimes([(file.path, file.content)], "")
             except ConfigurationError as error:
                 faults.append(_fault(error, file.path))
         return tuple(files), besides, faults
@@ -239,9 +241,9 @@ class _NodeInspection:
         process = serving.find_process(node, EngineName.CONTAINERD, inspection.socket)
         place = None
         if process is not None:
-            place = self._tried("containerd's file", None, files.find_config_or, process, usual)
+            place = self._tried("containerd's file", None, config_files.find_config_or, process, usual)
         reader = Reader(root_of(process)) if process is not None and place is not None else node.files
-        root = place or (inspection.placed.layout.generated if inspection.placed is not None else usual)
+        root = place or (inspection.distribution.layout.generated if inspection.distribution is not None else usual)
         faults: list[Fault] = []
         read: Sequence[ReadFile] = ()
         try:
@@ -258,7 +260,7 @@ class _NodeInspection:
         candidates = [containerd_inspection.CONFIG]
         candidates += [f"{drop_ins}/{name}" for name in there if name.endswith(containerd_inspection.ENDING)]
         besides = self._unread(candidates, reads, lambda content: any(word in content for word in _LOOKS_LIKE_CRI))
-        if inspection.placed is not None:
+        if inspection.distribution is not None:
             # a node of a distribution may have a plain containerd as well, which reads these files
             plain = registry.usual_row(EngineName.CONTAINERD).socket
             if serving.find_process(node, EngineName.CONTAINERD, plain) is not None or not _names_nvidia(besides):
@@ -267,9 +269,9 @@ class _NodeInspection:
 
     def _unread_templates(self, inspection: ContainerdInspection) -> Iterator[ReadFile]:
         """Yield the templates that the distribution ignores, as it has a newer one."""
-        if inspection.placed is None:
+        if inspection.distribution is None:
             return
-        layout = inspection.placed.layout
+        layout = inspection.distribution.layout
         roles = {path: role for role, path in layout.templates.items()}
         there = {file.role: file for file in inspection.files if file.content is not None}
         texts = {path: there[role].content or b"" for path, role in roles.items() if role in there}
@@ -294,11 +296,11 @@ class _NodeInspection:
     def _checked(self, target: EngineTarget, inspection: Inspection, usual: str) -> tuple[Fault, ...]:
         """Return the faults that the engine's own binary finds in its files, and why a template cannot be used."""
         node, adapter = self._node, get_adapter(target.name)
-        placed = inspection.placed if isinstance(inspection, ContainerdInspection) else None
+        distribution = inspection.distribution if isinstance(inspection, ContainerdInspection) else None
         try:
-            if placed is not None:
+            if distribution is not None:
                 adapter.try_out(node, inspection, DesiredState((), {}, None))
-            elif inspection.process is not None and (why := adapter.refusal(node, inspection.process)):
+            elif inspection.process is not None and (why := adapter.find_restart_obstacle(node, inspection.process)):
                 reason = f"{target.name} would not start again with its files: {foreign_words.mask_program_text(why)}"
                 return (Fault(usual, None, reason, f"correct the file, then restart {target.name}"),)
         except ConfigurationError as error:

@@ -233,20 +233,10 @@ class Topic(enum.StrEnum):
     CDI = "cdi"
 
 
-_NIXOS_ENGINES: Final = {
-    EngineName.DOCKER: "virtualisation.docker.daemon.settings",
-    EngineName.CONTAINERD: "virtualisation.containerd.settings",
-    EngineName.CRIO: "virtualisation.cri-o.settings",
-}
 _REBUILD: Final = "then `nixos-rebuild switch`"
 _TALOS: Final = "`talosctl patch machineconfig`"
 _PLAYBOOK: Final = "then run kubespray's cluster.yml with --tags container-engine,node"
 _KUBESPRAY_CGROUPS: Final = "containerd_use_systemd_cgroup and kubelet_cgroup_driver"
-_KUBESPRAY_ENGINES: Final = {
-    EngineName.DOCKER: "docker_options",
-    EngineName.CONTAINERD: "containerd_default_runtime, containerd_runc_runtime and containerd_additional_runtimes",
-    EngineName.CRIO: "crio_runtimes",
-}
 
 
 def host_of(os_release: str, signs: Collection[str], distribution: str = "") -> Host:
@@ -283,7 +273,7 @@ def _declared(host: Host, topic: Topic, engine: EngineName) -> str | None:
     return None
 
 
-def _nixos(topic: Topic, engine: EngineName) -> str:
+def _nixos(topic: Topic, engine: EngineName) -> str | None:
     option = {
         Topic.TEMPLATE: "services.k3s.containerdConfigTemplate",
         Topic.KUBELET: "services.kubernetes.kubelet.extraOpts",
@@ -291,8 +281,8 @@ def _nixos(topic: Topic, engine: EngineName) -> str:
         Topic.PROGRAMS: "hardware.nvidia-container-toolkit.enable = true",
         Topic.DRIVER: 'services.xserver.videoDrivers = [ "nvidia" ] and hardware.graphics.enable = true',
         Topic.CDI: "hardware.nvidia-container-toolkit.enable = true, which makes the specification at each boot",
-    }.get(topic, _NIXOS_ENGINES[engine])
-    return f"change {option} in the system's configuration, {_REBUILD}"
+    }.get(topic, registry.row_of(engine).nixos_option)
+    return f"change {option} in the system's configuration, {_REBUILD}" if option else None
 
 
 def _talos(topic: Topic) -> str:
@@ -308,13 +298,13 @@ def _talos(topic: Topic) -> str:
 
 def _kubespray(topic: Topic, engine: EngineName) -> str | None:
     variable = {
-        Topic.ENGINE: _KUBESPRAY_ENGINES[engine],
+        Topic.ENGINE: registry.row_of(engine).kubespray_variables,
         Topic.KUBELET_CGROUP: _KUBESPRAY_CGROUPS,
         Topic.ENGINE_CGROUP: _KUBESPRAY_CGROUPS,
         Topic.KUBELET: "kubelet_config_extra_args",
         Topic.SOCKET: "container_manager and cri_socket",
     }.get(topic)
-    return None if variable is None else f"change {variable} in the inventory's group_vars, {_PLAYBOOK}"
+    return None if not variable else f"change {variable} in the inventory's group_vars, {_PLAYBOOK}"
 
 
 def _rancher(host: Host, topic: Topic) -> str | None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from toolkit_installer.documents import shown
 from toolkit_installer.documents.changes import ABSENT, Table, is_same, lookup
+from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.api import LiveState
 from toolkit_installer.engines.ownership import Fault
@@ -26,7 +27,6 @@ from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt
 from toolkit_installer.reporting.status_verdict import FileFault
-from toolkit_installer.settings import EngineName
 from toolkit_installer.toolkit import wrappers
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def find_faults(
 ) -> Iterator[FileFault]:
     """Yield an engine's faults, those that keep it from starting first; `changed`: managed files that were edited."""
     paths = {file.role: file.path for file in engine.files}
-    found = get_adapter(engine.name).faults(node, engine.socket, live, paths, as_written=not changed)
+    found = get_adapter(engine.name).find_faults(node, engine.socket, live, paths, as_written=not changed)
     for fault in sorted(found, key=lambda fault: not fault.stops):
         yield FileFault(_format_fault(fault), fault.hint, stops=fault.stops, path=fault.path or None)
     if live is not None:
@@ -56,7 +56,7 @@ def find_faults(
 
 def _find_refusal(node: Node, engine: EngineRecord, live: LiveState, changed: Sequence[str]) -> Iterator[FileFault]:
     """Yield the error with which the engine's own program would refuse to start with files that were edited."""
-    words = get_adapter(engine.name).refusal(node, live.process) if live.process is not None else None
+    words = get_adapter(engine.name).find_restart_obstacle(node, live.process) if live.process is not None else None
     if words is None:
         return
     from toolkit_installer import foreign_words  # noqa: PLC0415  # only for a file that is refused
@@ -121,7 +121,7 @@ def _find_cgroup_mismatch(node: Node, engine: EngineRecord, live: LiveState) -> 
     mend_kubelet = (
         f"write cgroupDriver: systemd into {told.file or 'its --config file'}, then `systemctl restart kubelet`"
     )
-    change = get_adapter(engine.name).cgroup_switch(wanted) if by_systemd else _USE_ONE
+    change = get_adapter(engine.name).describe_cgroup_edit(wanted) if by_systemd else _USE_ONE
     mend_engine = f"{change}, then `systemctl restart {unit}` and `toolkit-installer refresh`"
     effect = "the kubelet's limits do not count for its containers" if by_systemd else "none of its containers starts"
     yield FileFault(
@@ -133,7 +133,7 @@ def _find_cgroup_mismatch(node: Node, engine: EngineRecord, live: LiveState) -> 
 
 def _is_used_by(node: Node, engine: EngineRecord, user: Kubelet) -> bool:
     """Return whether a kubelet uses this engine. Raises NodeError."""
-    if engine.name is EngineName.DOCKER:
+    if registry.row_of(engine.name).shim_sockets:
         from toolkit_installer.engines.detect import kubelet  # noqa: PLC0415  # as above
 
         return kubelet.reaches_docker_by_shim(node)

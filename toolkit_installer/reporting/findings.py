@@ -13,9 +13,7 @@ from toolkit_installer.documents.masking import MASK
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.api import parse_release
-from toolkit_installer.engines.containerd import effective
-from toolkit_installer.engines.containerd import tables as containerd_tables
-from toolkit_installer.engines.containerd import tables as containerd_views
+from toolkit_installer.engines.containerd import faults, tables
 from toolkit_installer.engines.containerd.tables import ConfigFile
 from toolkit_installer.engines.ownership import CgroupSetting, Fault, ListedRuntime, is_beneath
 from toolkit_installer.engines.registry import normalize_socket
@@ -45,7 +43,7 @@ def diagnose(seen: NodeFacts) -> tuple[Finding, ...]:
 def runtimes_of(engine: EngineSeen) -> list[ListedRuntime]:
     """Return the runtimes in an engine's files, then those that only the running engine has."""
     try:
-        listed = get_adapter(engine.name).listed(_pairs(engine), engine.version)
+        listed = get_adapter(engine.name).list_runtimes(_pairs(engine), engine.version)
     except ConfigurationError:
         listed = ()  # reported as a broken file
     found = []
@@ -96,7 +94,7 @@ def _reads(engine: EngineSeen) -> list[ConfigFile]:
     if engine.name is not EngineName.CONTAINERD:
         return []
     try:
-        return [effective.parse_file("", each.path, each.content, each.by_relative_pattern) for each in engine.files]
+        return [tables.parse_file("", each.path, each.content, each.by_relative_pattern) for each in engine.files]
     except ConfigurationError:
         return []
 
@@ -107,13 +105,13 @@ def _replaced(seen: NodeFacts) -> Iterator[Finding]:
         if len(files) < 2:  # noqa: PLR2004  # one file alone replaces nothing
             continue
         release = parse_release(engine.version)
-        version = effective.last_version(files, release)
-        views = containerd_views.possible_views(release, version)
-        missing = [effective.find_missing_default(view, files, version, release) for view in views]
+        version = tables.last_version(files, release)
+        views = tables.possible_views(release, version)
+        missing = [faults.find_missing_default(view, files, version, release) for view in views]
         stops = "every pod of this node fails" if all(missing) else "with older releases of containerd every pod fails"
         # the newest view that loses settings: its text is true of most releases
         lost = next(
-            filter(None, (list(effective.find_replaced(view, files, version, release)) for view in views[::-1])), []
+            filter(None, (list(faults.find_replaced(view, files, version, release)) for view in views[::-1])), []
         )
         taken = next(filter(None, missing[::-1]), None)
         if taken is not None and taken.path not in {fault.path for fault in lost}:
@@ -134,17 +132,17 @@ def _mixed(seen: NodeFacts) -> Iterator[Finding]:
                 if file.version != said[0].version:
                     fault = Fault(
                         file.path,
-                        toml_document.line_of(file.content, containerd_tables.VERSION),
+                        toml_document.line_of(file.content, tables.VERSION),
                         f"is of version {file.version}, and {said[0].path} of version {said[0].version}: containerd "
                         "2.0 to 2.2 read one of the two, and 2.3.0 to 2.3.4 do not start",
                         f"write both for the same version (`containerd config migrate`), and restart {engine.name}",
                     )
                     yield _finding_of_fault(seen, engine, Illness.MIXED_VERSIONS, fault, causes)
             continue
-        refused = effective.find_refused_version(files, engine.version, release) if files else None
+        refused = faults.find_refused_version(files, engine.version, release) if files else None
         if refused is not None:
             yield _finding_of_fault(seen, engine, Illness.MIXED_VERSIONS, refused, "containerd does not start again")
-        for fault in effective.find_unread(files, release):
+        for fault in faults.find_unread(files, release):
             yield _finding_of_fault(seen, engine, Illness.MIXED_VERSIONS, fault, causes)
 
 
@@ -292,7 +290,7 @@ def _sockets(seen: NodeFacts) -> Iterator[Finding]:
         return
     shown = ", ".join(sorted(used))
     for name, socket in seen.toolkit_engines:
-        if normalize_socket(socket) not in used and not _is_dockers(name, used):
+        if normalize_socket(socket) not in used and not _is_reached_by_shim(name, used):
             what = f"the handlers are configured for {name} on {socket}, and the kubelet uses {shown}"
             causes = "pods with a GPU fail: the kubelet's engine does not know the handlers"
             hint = f"`toolkit-installer uninstall`, then `toolkit-installer run --socket {min(used)}`"
@@ -306,10 +304,10 @@ def _sockets(seen: NodeFacts) -> Iterator[Finding]:
             yield Finding(Illness.OTHER_SOCKET, path, line, what, causes, hint)
 
 
-def _is_dockers(name: str, used: set[str]) -> bool:
-    """Return whether a kubelet reaches docker by a shim's socket."""
-    shims = ("cri-dockerd.sock", "dockershim.sock")
-    return name == EngineName.DOCKER and any(posixpath.basename(socket) in shims for socket in used)
+def _is_reached_by_shim(name: str, used: set[str]) -> bool:
+    """Return whether a kubelet reaches the engine by a shim's socket."""
+    shims = next((row.shim_sockets for row in registry.ENGINES if row.name == name), ())
+    return any(posixpath.basename(socket) in shims for socket in used)
 
 
 def _cgroups(seen: NodeFacts) -> Iterator[Finding]:
@@ -325,7 +323,9 @@ def _cgroups(seen: NodeFacts) -> Iterator[Finding]:
                 "pods fail, or the node becomes unstable under load; only a kubelet from 1.31 on with containerd from "
                 "2.0 on or CRI-O from 1.28 on takes over the engine's driver"
             )
-            hint = f"{get_adapter(engine.name).cgroup_switch(str(told.cgroup_driver))}, and restart {engine.name}"
+            hint = (
+                f"{get_adapter(engine.name).describe_cgroup_edit(str(told.cgroup_driver))}, and restart {engine.name}"
+            )
             # a declaration of both must change the driver that is not systemd
             topic = Topic.ENGINE_CGROUP if told.cgroup_driver == SYSTEMD else Topic.KUBELET_CGROUP
             remedy = _remedy(seen, engine, topic, hint)
@@ -345,13 +345,13 @@ def _cgroups(seen: NodeFacts) -> Iterator[Finding]:
 def _is_used(seen: NodeFacts, engine: EngineSeen) -> bool:
     """Return whether the kubelets use this engine; True if no kubelet names a socket."""
     used = {normalize_socket(str(each.socket)) for each in seen.kubelets if each.socket is not None}
-    return not used or normalize_socket(engine.socket) in used or _is_dockers(engine.name, used)
+    return not used or normalize_socket(engine.socket) in used or _is_reached_by_shim(engine.name, used)
 
 
 def _driver_of(engine: EngineSeen) -> CgroupSetting | None:
     """Return an engine's cgroup driver, and the file and line that name it; None if unknown."""
     try:
-        found = get_adapter(engine.name).cgroup_driver(_pairs(engine), engine.version)
+        found = get_adapter(engine.name).read_cgroup_driver(_pairs(engine), engine.version)
     except ConfigurationError:
         return None  # reported as a broken file
     if engine.cgroup_driver is None:
@@ -434,7 +434,7 @@ def _unreadable(seen: NodeFacts, file: SpecificationSeen) -> Iterator[Finding]:
         elif engine.cdi_folders == ():
             why, hint = (
                 f"CDI is off in {engine.name}",
-                f"{get_adapter(engine.name).cdi_switch()}, and restart {engine.name}",
+                f"{get_adapter(engine.name).describe_cdi_edit()}, and restart {engine.name}",
             )
         elif engine.cdi_folders is not None and folder not in looked_into:
             why = f"{engine.name} reads CDI specifications from {', '.join(engine.cdi_folders)} alone"
@@ -480,7 +480,7 @@ def _remedy(seen: NodeFacts, engine: EngineSeen | None, topic: Topic, hint: str)
     """Return the remedy for people who may edit the node's files, or for those who declare them elsewhere."""
     distribution = engine.distribution if engine is not None else ""
     host = diagnosis_form.host_of(seen.os_release, seen.signs, distribution)
-    return diagnosis_form.remedy(host, topic, engine.name if engine is not None else EngineName.CONTAINERD, hint)
+    return diagnosis_form.remedy(host, topic, engine.name if engine is not None else registry.MOST_USED, hint)
 
 
 def _at(path: str, line: int | None) -> str:

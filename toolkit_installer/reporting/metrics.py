@@ -17,7 +17,7 @@ import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
-from toolkit_installer.kubernetes.node_state import Reason
+from toolkit_installer.kubernetes.node_state import ConditionReason
 from toolkit_installer.node import interpreter, machine
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.files import Files
@@ -77,7 +77,7 @@ class MetricsReport:
         Raises Stopped.
         """
         if receipt is None:
-            why = f"{Reason.INSTALLING}: the node is set up"
+            why = f"{ConditionReason.INSTALLING}: the node is set up"
             self._say(ready=False, why=why, content=metrics_text.text(self._so_far()))
 
     def tell(self, readiness: Readiness, receipt: Receipt | None) -> None:

@@ -261,7 +261,7 @@ def _live(node: Node, receipt: Receipt, engine: EngineRecord) -> tuple[LiveHealt
     except EngineSilentError as error:
         return LiveHealth(answers=False, served=None, detail=(error.reason,)), None
     wrong = tuple(find_unserved(node, receipt, engine, live))
-    reads = adapter.reads_instead(node, live, {file.role: file.path for file in engine.files}) if wrong else ""
+    reads = adapter.find_other_config(node, live, {file.role: file.path for file in engine.files}) if wrong else ""
     health = LiveHealth(
         answers=True,
         served=not wrong,

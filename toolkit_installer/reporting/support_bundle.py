@@ -33,7 +33,7 @@ from toolkit_installer.receipt import schema, trust
 from toolkit_installer.receipt.schema import FileRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.reporting import versions
-from toolkit_installer.settings import EngineName, Settings
+from toolkit_installer.settings import Settings
 from toolkit_installer.toolkit import wrappers
 
 LOG_LINES = 300
@@ -106,8 +106,9 @@ class BundleTexts:
 def explain_blocked_queries(node: Node, settings: Settings, receipt: Receipt | None) -> str | None:
     """Return why the engines must not be queried: a request would start one that was stopped. None: all may be."""
     sockets = {(record.name, record.socket) for record in (receipt.asked() if receipt is not None else ())}
-    asked = settings.asked_of(EngineName.DOCKER).socket
-    sockets.add((EngineName.DOCKER, asked or registry.usual_row(EngineName.DOCKER).socket))
+    for row in registry.ENGINES:
+        if row.started_by_socket:
+            sockets.add((row.name, settings.asked_of(row.name).socket or row.distributions[-1].socket))
     stopped = sorted(socket for name, socket in sockets if serving.is_socket_activated(node, name, socket))
     if not stopped:
         return None

@@ -125,14 +125,14 @@ def _engine(target: EngineTarget, inspection: Inspection, adapter: Engine, folde
     """Return a record of the engine's files that name something of ours, or None. Raises ConfigurationError."""
     if not any(folder.encode() in (file.content or b"") for file in inspection.files):
         for file in inspection.files:
-            adapter.without_us(file, RecordedFile(), folder)  # raises for a broken file, although it is not ours
+            adapter.remove_ours(file, RecordedFile(), folder)  # raises for a broken file, although it is not ours
         return None
-    recognised = adapter.recognised(inspection, folder)
+    recognised = adapter.find_unrecorded(inspection, folder)
     files = []
     for file in reversed(inspection.files):  # revert the importing files before the imported ones
         ownership = recognised.get(file.path, Ownership())
-        if adapter.without_us(file, RecordedFile(ownership=ownership), folder).base != file.content:
+        if adapter.remove_ours(file, RecordedFile(ownership=ownership), folder).base != file.content:
             files.append(memory.adopted(adapter, file, ownership))
     if not files:
         return None
-    return EngineRecord(adapter.name, inspection.socket, target.asked.reload_mode, (), None, tuple(files))
+    return EngineRecord(adapter.name, inspection.socket, target.settings.reload_mode, (), None, tuple(files))

@@ -155,11 +155,13 @@ class EngineReverter:
         folder = receipt.toolkit_folder
         try:
             known = {file.role: file.path for file in record.files}
-            others = engine.other_files(self.node, self.asked_of(record.name), known, folder, dict(record.defaults))
+            others = engine.find_other_files(
+                self.node, self.asked_of(record.name), known, folder, dict(record.defaults)
+            )
             copies = [
                 (file, ownership)
                 for file, ownership in others
-                if engine.without_us(file, RecordedFile(), folder).base != file.content
+                if engine.remove_ours(file, RecordedFile(), folder).base != file.content
             ]
         except ConfigurationError as error:
             log.get().debug("Looking in the recorded files alone", engine=record.name, reason=error.reason)
@@ -188,7 +190,7 @@ class EngineReverter:
         handlers = dict(record.handlers).keys() - set(staying)
         if handlers and not self._others_serve:  # the other installer's handlers may have the same names
             known = {file.role: self.node.locate_file(file.path)[0] for file in record.files}
-            others = engine.others_naming(self.node, live, known, handlers, dict(record.defaults))
+            others = engine.find_files_naming(self.node, live, known, handlers, dict(record.defaults))
             added = tuple(memory.adopted(engine, file, ownership) for file, ownership in others)
             record = msgspec.structs.replace(record, files=(*record.files, *added))
         remembered = load_records(engine, record, self.store, originals)
@@ -196,7 +198,7 @@ class EngineReverter:
         with losses.name_backups_in_errors(remembered):
             for file in reversed(record.files):
                 present = EngineFile(file.role, *self.node.locate_file(file.path))  # it may be a symlink by now
-                desired.append(engine.without_us(present, remembered[file.path], receipt.toolkit_folder))
+                desired.append(engine.remove_ours(present, remembered[file.path], receipt.toolkit_folder))
         inspection = Inspection(record.socket, tuple(wanted.file for wanted in desired), live)
         return record, EngineWork(record.name, inspection, DesiredState(tuple(desired), {}, None))
 
@@ -250,7 +252,7 @@ class EngineReverter:
             return Reload(ReloadMode.NONE)
         asked = EngineSettings(reload_mode=record.reload, allow_restart=True)
         try:
-            return engine.reload(self.node, inspection, asked)
+            return engine.choose_reload(self.node, inspection, asked)
         except ConfigurationError as error:
             log.get().warning(
                 "The engine cannot be reloaded: restart it, so that it forgets the handlers",

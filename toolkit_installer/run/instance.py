@@ -15,7 +15,7 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.applying.reload_gate import ReloadPendingError
 from toolkit_installer.errors import SIGNALLED, ConfigurationError, DriverNotReadyError, ExitCode, InstallerError
-from toolkit_installer.kubernetes.node_state import NodeState, Reason
+from toolkit_installer.kubernetes.node_state import ConditionReason, NodeState
 from toolkit_installer.node import idling, machine, services, signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
@@ -59,7 +59,7 @@ class RunCleanup:
         telling.leave()
         asked = self._store.take_request() if self._store.exists() else None
         # queried first: the permission to query is deleted together with the DaemonSet
-        stays = asked is None and question is not None and self._store.exists() and not question.unwanted()
+        stays = asked is None and question is not None and self._store.exists() and not question.is_cleanup_due()
         marker.clear_before_cleanup()
         receipt = trust.load(self._node, self._store)
         if asked is None and self._settings.cleanup is Cleanup.NEVER:
@@ -186,16 +186,16 @@ class Instance:
         """Query whether the node is wanted; until it is, a run that found nothing installed changes nothing."""
         if self._watches.question is not None:
             # the rest of an interrupted cleanup does not count as installed
-            self._watches.question.ask_at_start(bare=receipt is None or receipt.state is State.REVERTING)
+            self._watches.question.query_at_start(bare=receipt is None or receipt.state is State.REVERTING)
 
     def _ask_again(self, *, loudly: bool = False) -> None:
         """Query again whether the node is wanted, if that is unknown; a run no longer held back inspects the node."""
         if self._watches.question is None:
             return
-        held = self._watches.question.standing.held
+        held = self._watches.question.cleanup_state.held
         with self._stoppable():
-            self._watches.question.ask_again(loudly=loudly)
-        self.attention.again |= held and not self._watches.question.standing.held
+            self._watches.question.query_again(loudly=loudly)
+        self.attention.again |= held and not self._watches.question.cleanup_state.held
 
     def _go_on(self) -> int:
         """Handle the pending signals, then wait for more."""
@@ -281,7 +281,7 @@ class Instance:
             if self._watches.gpus.idle:
                 marker.write(node_watch.NO_GPU_TEXT, "nothing is to be done on this node")
                 self._watches.readiness.state = NodeState(
-                    Reason.NO_GPU, "The node shows no NVIDIA GPU: nothing is installed"
+                    ConditionReason.NO_GPU, "The node shows no NVIDIA GPU: nothing is installed"
                 )
             else:
                 self._watches.readiness.mark(receipt, driver_away=self._watches.driver_away, tell=tell)

@@ -89,7 +89,7 @@ _PLUGIN_PREFIX = "toolkit_installer.nri."
 _JSON_PREFIX = "toolkit_installer.documents.json_"
 """The module that writes the files of docker and CRI-O, and of no other engine."""
 
-SEPARATE_ENGINES = (EngineName.DOCKER, EngineName.CRIO)
+SEPARATE_ENGINES = tuple(row.name for row in registry.ENGINES if row.imported_alone)
 """The engines whose packages are imported for that engine alone; containerd's files are inspected for others too."""
 
 _EXCLUDED_MODULES = _CHILD_MODULES | READ_ONLY_MODULES
@@ -113,7 +113,9 @@ def import_all(engines: frozenset[EngineName] | None = None) -> None:
         for name in _modules(folder, toolkit_installer.__name__)
         if name not in _EXCLUDED_MODULES and not f"{name}.".startswith(left_out)
     ]
-    asked_with = [name for row in registry.ENGINES if engines is None or row.name in engines for name in row.asked_with]
+    asked_with = [
+        name for row in registry.ENGINES if engines is None or row.name in engines for name in row.client_modules
+    ]
     with lazy.deferred_patterns():
         for name in (*own, *_LATE_IMPORTS, *asked_with):
             importlib.import_module(name)

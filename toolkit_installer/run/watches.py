@@ -55,7 +55,7 @@ class Watches:
 
     def is_held(self) -> bool:
         """Return whether the API server has yet to allow any change of the node."""
-        return self.question is not None and self.question.standing.held
+        return self.question is not None and self.question.cleanup_state.held
 
     @property
     def driver_away(self) -> bool:
@@ -65,7 +65,7 @@ class Watches:
     def restore(self, saved: SavedState) -> None:
         """Restore what the process before the idle one saved."""
         if self.question is not None:
-            self.question.standing = saved.standing
+            self.question.cleanup_state = saved.standing
         self.driver.restore(saved.driver, saved.driver_seen, away=saved.driver_away)
         self._converger.driver_away = saved.driver_away and not self.driver.named
         self._command = saved.command
@@ -100,7 +100,7 @@ class Watches:
     def later(self) -> tuple[bool, float | None]:
         """Return whether the run must poll for something, and in how many seconds at most that is due."""
         opens = self._gate.seconds()
-        unknown = self.driver_away or (self.question is not None and not self.question.standing.wanted)
+        unknown = self.driver_away or (self.question is not None and not self.question.cleanup_state.wanted)
         unknown |= self.readiness.stopped or self.telling.owes or (self.plugin is not None and self.plugin.owes)
         unknown |= self._gate.pending is not None and opens is None
         return unknown, opens
@@ -114,7 +114,7 @@ class Watches:
             tries=self.tries if later else 0,
             without_gpu=self.gpus.idle,
             command=self._command,
-            standing=self.question.standing if self.question is not None else CleanupState(),
+            standing=self.question.cleanup_state if self.question is not None else CleanupState(),
             engine_stopped=self.readiness.stopped,
             looked_at=self.looked_at,
             failure=self.failure,

@@ -17,7 +17,7 @@ from toolkit_installer.applying.reload_windows import Pending
 from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.common import serving
 from toolkit_installer.errors import ConfigurationError, InstallerError
-from toolkit_installer.kubernetes.node_state import NodeState, Reason
+from toolkit_installer.kubernetes.node_state import ConditionReason, NodeState
 from toolkit_installer.node import idling
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.files import Files
@@ -124,7 +124,7 @@ class Readiness:
         """Whether an engine was started or stopped while the run was idle."""
         self.stopped = False
         """Whether the run must poll for an engine: one that is stopped but starts on a request, or hangs."""
-        self.state = NodeState(Reason.INSTALLING)
+        self.state = NodeState(ConditionReason.INSTALLING)
         """The node's status at the last inspection."""
         self.unserved: frozenset[str] = frozenset()
         """The names of the engines that did not serve the handlers then."""
@@ -182,11 +182,11 @@ class Readiness:
         self.state = _judge_state(
             receipt, seen, damage, driver_away=driver_away, pending=self.pending, plugin=self.plugin
         )
-        if receipt is None and self.state.reason is Reason.INSTALLING:
+        if receipt is None and self.state.reason is ConditionReason.INSTALLING:
             from toolkit_installer.planning import installed  # noqa: PLC0415  # only for a node without a receipt
 
             if installed.is_toolkit_installed(self._node, self._settings.toolkit.folder):
-                self.state = NodeState(Reason.DRIFT, _describe_pending_work(None))
+                self.state = NodeState(ConditionReason.DRIFT, _describe_pending_work(None))
         if self._told:
             from toolkit_installer import foreign_words  # noqa: PLC0415  # only for reports
 
@@ -277,27 +277,29 @@ def _judge_state(
 ) -> NodeState:
     """Return the node's status; of several faults, the one that causes the others. Pure."""
     if driver_away:
-        return NodeState(Reason.DRIVER_NOT_READY, "No driver is usable: `kubectl logs` of the pod says what is missing")
+        return NodeState(
+            ConditionReason.DRIVER_NOT_READY, "No driver is usable: `kubectl logs` of the pod says what is missing"
+        )
     if pending is not None and not seen.silent and not (pending.served and _is_installed(receipt)):
-        return NodeState(Reason.RELOAD_PENDING, pending.words)
+        return NodeState(ConditionReason.RELOAD_PENDING, pending.words)
     if receipt is None or not _is_installed(receipt):
-        return NodeState(Reason.INSTALLING, "The toolkit is not installed yet")
+        return NodeState(ConditionReason.INSTALLING, "The toolkit is not installed yet")
     if seen.wrong:
-        reason = Reason.ENGINE_DOWN if seen.silent else Reason.DRIFT
+        reason = ConditionReason.ENGINE_DOWN if seen.silent else ConditionReason.DRIFT
         return NodeState(reason, "; ".join(seen.wrong))
     if (amiss := _find_other_fault(damage, plugin)) is not None:
         return amiss
     served = "; ".join(format_marker(receipt, plugin).splitlines())
     served = served or "The toolkit is installed, and no engine is configured for it"
-    return NodeState(Reason.SERVING, served if pending is None else f"{served}; {pending.words}")
+    return NodeState(ConditionReason.SERVING, served if pending is None else f"{served}; {pending.words}")
 
 
 def _find_other_fault(damage: Sequence[str], plugin: PluginStatus | None) -> NodeState | None:
     """Return the status for a fault outside the engines, None if there is none. Pure."""
     if plugin is not None and not plugin.connected:
-        return NodeState(Reason.PLUGIN_DOWN, f"The NRI plugin is not connected: {plugin.reason}")
+        return NodeState(ConditionReason.PLUGIN_DOWN, f"The NRI plugin is not connected: {plugin.reason}")
     if damage:
-        return NodeState(Reason.DRIFT, "; ".join(damage))
+        return NodeState(ConditionReason.DRIFT, "; ".join(damage))
     return None
 
 

@@ -16,7 +16,14 @@ from tests.support.manifests import Object
 from toolkit_installer.kubernetes import node_state
 from toolkit_installer.kubernetes.client import APPLY, JSON, MERGE, REVIEW_PATH
 from toolkit_installer.kubernetes.node_client import DAEMON_SET, NODE
-from toolkit_installer.kubernetes.node_state import MANAGER, READY_IN, EventContent, NodeState, Reason, ReportedEvent
+from toolkit_installer.kubernetes.node_state import (
+    MANAGER,
+    READY_IN,
+    ConditionReason,
+    EventContent,
+    NodeState,
+    ReportedEvent,
+)
 from toolkit_installer.settings import CONDITION
 
 OWN, OTHER = "node-a", "node-b"
@@ -149,7 +156,7 @@ def _patch_event(name: str, body: Any, kind: str = MERGE, place: str = _NODE_EVE
 
 
 def _condition(node: str) -> Request:
-    state = NodeState(Reason.SERVING, "docker serves nvidia")
+    state = NodeState(ConditionReason.SERVING, "docker serves nvidia")
     said = node_state.condition(CONDITION, state, now=NOW, since=NOW)
     return _apply(node, node_state.conditions_body(node, said), "/status")
 

@@ -102,10 +102,10 @@ class Player:
         if not self.deaf:
             self.read = node.files.read(PATH)
 
-    def transitional(self, content: bytes | None) -> bytes | None:
+    def build_transitional_content(self, content: bytes | None) -> bytes | None:
         return b"explicit " + (content or b"")
 
-    def refusal(self, _node: Node, _process: Process) -> str | None:
+    def find_restart_obstacle(self, _node: Node, _process: Process) -> str | None:
         return self.refuses
 
 

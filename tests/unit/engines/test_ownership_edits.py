@@ -25,7 +25,7 @@ from toolkit_installer.engines.api import EngineFile, Inspection, RecordedFile
 from toolkit_installer.engines.common.losses import lost_sections
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, ContainerdInspection
-from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, table_of
+from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, table_of
 from toolkit_installer.engines.docker import config as docker_rules
 from toolkit_installer.engines.docker.engine import ROLE, Docker
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
@@ -67,7 +67,7 @@ def test_docker_means_what_the_edit_alone_would_mean(
 ) -> None:
     docker = Docker()
     request = Request(EngineTarget(EngineName.DOCKER), HANDLERS, "nvidia" if as_default else None, FOLDER)
-    (goal,) = docker.desired(Inspection("/s", (file(ROLE, base),), None), request, {}).files
+    (goal,) = docker.build_desired_state(Inspection("/s", (file(ROLE, base),), None), request, {}).files
     assert goal.base == base
     assert goal.target is not None
     edited = json_document.edit(goal.target, changes)
@@ -75,15 +75,15 @@ def test_docker_means_what_the_edit_alone_would_mean(
     if again and (as_default or not leads_nowhere(edited)):  # the handlers are put back before the cleanup
         present = file(ROLE, edited)
         inspection, memories = Inspection("/s", (present,), None), {present.path: memory}
-        if taken(docker.without_us(present, memory, FOLDER).base):
-            (goal,) = docker.desired(inspection, request, memories).files
+        if taken(docker.remove_ours(present, memory, FOLDER).base):
+            (goal,) = docker.build_desired_state(inspection, request, memories).files
             assert goal.target is not None
             memory = RecordedFile(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
             edited = goal.target
         else:
             with pytest.raises(ConfigurationError):
-                docker.desired(inspection, request, memories)
-    left = docker.without_us(file(ROLE, edited), memory, FOLDER).base
+                docker.build_desired_state(inspection, request, memories)
+    left = docker.remove_ours(file(ROLE, edited), memory, FOLDER).base
     assert left is not None
     wanted = alone(json_document.parse(base), ("runtimes",), ("default-runtime",), changes, as_default=as_default)
     assert is_same(json_document.parse(left), wanted)
@@ -103,12 +103,12 @@ def test_docker_has_the_bytes_that_an_edit_of_another_line_alone_would_make(
     docker = Docker()
     keys = [key for key in json_document.parse(base) if key not in ("runtimes", "default-runtime")]
     request = Request(EngineTarget(EngineName.DOCKER), HANDLERS, "nvidia" if as_default else None, FOLDER)
-    (goal,) = docker.desired(Inspection("/s", (file(ROLE, base),), None), request, {}).files
+    (goal,) = docker.build_desired_state(Inspection("/s", (file(ROLE, base),), None), request, {}).files
     assert goal.target is not None
     memory = RecordedFile(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
     for key in keys:
         edited, wanted = (json_document.edit(text, [Set((key,), value)]) for text in (goal.target, base))
-        assert docker.without_us(file(ROLE, edited), memory, FOLDER).base == wanted
+        assert docker.remove_ours(file(ROLE, edited), memory, FOLDER).base == wanted
 
 
 # --- containerd ---
@@ -118,7 +118,7 @@ def test_docker_has_the_bytes_that_an_edit_of_another_line_alone_would_make(
 @given(data=st.data(), as_default=st.booleans(), again=st.booleans())
 def test_containerd_means_what_the_edit_alone_would_mean(data: st.DataObject, *, as_default: bool, again: bool) -> None:
     base, version = data.draw(containerd_documents())
-    table = table_of(CRI_PLUGIN[version])
+    table = table_of(FILE_VERSIONS[version].plugin)
     runtimes, default = (*table, "runtimes"), (*table, "default_runtime_name")
     changes = data.draw(containerd_edits(version))
     containerd = Containerd()
@@ -126,7 +126,7 @@ def test_containerd_means_what_the_edit_alone_would_mean(data: st.DataObject, *,
 
     def goal_of(content: bytes, memories: dict[str, RecordedFile]) -> tuple[bytes, RecordedFile]:
         files = (file(ROOT_ROLE, content), file(DROP_IN_ROLE, None))
-        (goal, _) = containerd.desired(ContainerdInspection("/s", files, None), request, memories).files
+        (goal, _) = containerd.build_desired_state(ContainerdInspection("/s", files, None), request, memories).files
         assert goal.target is not None
         return goal.target, RecordedFile(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
 
@@ -137,7 +137,7 @@ def test_containerd_means_what_the_edit_alone_would_mean(data: st.DataObject, *,
     # an edit that empties the last table leaves only the beginning of the text: the file counts as cut off
     cut_off = len(edited) < len(text) and text.startswith(edited)
     if cut_off and lost_sections(before, toml_document.parse(edited)):
-        assert containerd.without_us(file(ROOT_ROLE, edited), memory, FOLDER).base == base
+        assert containerd.remove_ours(file(ROOT_ROLE, edited), memory, FOLDER).base == base
         return
     if again:  # the handlers are put back before the cleanup
         try:
@@ -145,7 +145,7 @@ def test_containerd_means_what_the_edit_alone_would_mean(data: st.DataObject, *,
         except ConfigurationError as refused:  # the edit names a default runtime that no file has
             if as_default or "its CRI does not start" not in refused.reason:
                 raise
-    left = containerd.without_us(file(ROOT_ROLE, edited), memory, FOLDER).base
+    left = containerd.remove_ours(file(ROOT_ROLE, edited), memory, FOLDER).base
     assert left is not None
     wanted = alone(before, runtimes, default, changes, as_default=as_default)
     assert is_same(without_kept(toml_document.parse(left), before, runtimes), without_kept(wanted, before, runtimes))
@@ -160,12 +160,12 @@ def test_containerd_has_the_bytes_that_an_edit_of_another_line_alone_would_make(
     containerd = Containerd()
     request = Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia" if as_default else None, FOLDER)
     files = (file(ROOT_ROLE, base), file(DROP_IN_ROLE, None))
-    (goal, _) = containerd.desired(ContainerdInspection("/s", files, None), request, {}).files
+    (goal, _) = containerd.build_desired_state(ContainerdInspection("/s", files, None), request, {}).files
     assert goal.target is not None
     memory = RecordedFile(goal.base, frozenset({digest_of(goal.target)}), goal.ownership)
     for path in (("debug", "level"), ("plugins", "io.other", "a")):
         edited, wanted = (toml_document.edit(text, [Set(path, value)], marker="theirs") for text in (goal.target, base))
-        left = containerd.without_us(file(ROOT_ROLE, edited), memory, FOLDER).base
+        left = containerd.remove_ours(file(ROOT_ROLE, edited), memory, FOLDER).base
         assert left == wanted, difference(wanted, left)
 
 

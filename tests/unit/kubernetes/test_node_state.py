@@ -17,16 +17,16 @@ from toolkit_installer.errors import InstallerError
 from toolkit_installer.kubernetes import node_state, verdicts
 from toolkit_installer.kubernetes.node_state import (
     MOST_A_MINUTE,
+    ConditionReason,
     EventContent,
     EventLedger,
     NodeState,
-    Reason,
     ReportedEvent,
 )
 from toolkit_installer.settings import Taint
 
 OURS = Taint("nvidia.com/toolkit", "missing", "NoSchedule")
-READY, DOWN = NodeState(Reason.SERVING, "docker nvidia"), NodeState(Reason.ENGINE_DOWN, "no answer")
+READY, DOWN = NodeState(ConditionReason.SERVING, "docker nvidia"), NodeState(ConditionReason.ENGINE_DOWN, "no answer")
 KIND = "nvidia.com/ContainerToolkitReady"
 
 each_taint = st.fixed_dictionaries(
@@ -72,7 +72,7 @@ def test_the_last_taint_goes_with_its_list() -> None:
 
 def test_a_condition_says_since_when_it_holds_and_an_unchanged_status_keeps_its_time() -> None:
     first = node_state.condition(KIND, DOWN, now="T1", since=node_state.since(None, DOWN, now="T1"))
-    worse = NodeState(Reason.DRIFT, "x")
+    worse = NodeState(ConditionReason.DRIFT, "x")
     second = node_state.condition(KIND, worse, now="T2", since=node_state.since(first, worse, now="T2"))
     third = node_state.condition(KIND, READY, now="T3", since=node_state.since(second, READY, now="T3"))
     assert [each["lastTransitionTime"] for each in (first, second, third)] == ["T1", "T1", "T3"]
@@ -90,16 +90,18 @@ def test_nobody_elses_condition_is_taken_for_ours() -> None:
 @pytest.mark.parametrize(
     "error, rolled_back, reason",
     [
-        (errors.EngineRejectedError("x"), True, Reason.ENGINE_REJECTED),
-        (errors.EngineDownError("x"), True, Reason.ENGINE_DOWN),
-        (errors.DriverNotReadyError("x"), False, Reason.DRIVER_NOT_READY),
-        (errors.ConfigurationError("x"), True, Reason.ROLLED_BACK),
-        (errors.ConfigurationError("x"), False, Reason.REFUSED),
-        (errors.PayloadError("x"), False, Reason.REFUSED),
+        (errors.EngineRejectedError("x"), True, ConditionReason.ENGINE_REJECTED),
+        (errors.EngineDownError("x"), True, ConditionReason.ENGINE_DOWN),
+        (errors.DriverNotReadyError("x"), False, ConditionReason.DRIVER_NOT_READY),
+        (errors.ConfigurationError("x"), True, ConditionReason.ROLLED_BACK),
+        (errors.ConfigurationError("x"), False, ConditionReason.REFUSED),
+        (errors.PayloadError("x"), False, ConditionReason.REFUSED),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, InstallerError) else str(value),
 )
-def test_each_failure_has_a_reason_of_the_list(error: InstallerError, reason: Reason, *, rolled_back: bool) -> None:
+def test_each_failure_has_a_reason_of_the_list(
+    error: InstallerError, reason: ConditionReason, *, rolled_back: bool
+) -> None:
     state = node_state.state_of_error(error, rolled_back=rolled_back)
     assert (state.reason, state.ready) == (reason, False)
     assert re.fullmatch("[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", state.reason)  # metav1.Condition's own rule

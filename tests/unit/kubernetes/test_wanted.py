@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.support.api_server import real, status, token
 from toolkit_installer.kubernetes import client, verdicts, wanted
 from toolkit_installer.kubernetes.client import ApiResponse, Bearer
-from toolkit_installer.kubernetes.verdicts import CleanupState, QueriedObject, Verdict, judge
+from toolkit_installer.kubernetes.verdicts import CleanupState, CleanupVerdict, QueriedObject, judge
 from toolkit_installer.kubernetes.wanted import DaemonSetQuery
 from toolkit_installer.settings import ClusterSettings
 
@@ -64,31 +64,31 @@ THERE = {DS: found("daemonset"), NS: found("namespace"), NODE: found("node")}
 GOING = {"deletionTimestamp": "2026-11-20T10:20:30Z"}
 UNLABELLED = found("node", labels={"kubernetes.io/os": "linux"})
 
-TABLE: list[tuple[str, dict[QueriedObject, ApiResponse], Verdict]] = [
-    ("all is as it was", THERE, Verdict.WANTED),
-    ("the DaemonSet is gone", {DS: MISSING}, Verdict.UNWANTED),
-    ("the DaemonSet is being deleted", {**THERE, DS: found("daemonset", **GOING)}, Verdict.UNWANTED),
-    ("the DaemonSet may not be looked at", {DS: FORBIDDEN}, Verdict.FORBIDDEN),
-    ("the token is not accepted", {DS: UNKNOWN_TOKEN}, Verdict.STRANGER),
-    ("the namespace is being deleted", {**THERE, NS: found("namespace", **GOING)}, Verdict.UNWANTED),
-    ("the namespace is gone", {**THERE, NS: MISSING}, Verdict.UNWANTED),
-    ("the namespace may not be looked at", {**THERE, NS: FORBIDDEN}, Verdict.WANTED),
-    ("the token was deleted meanwhile", {**THERE, NS: UNKNOWN_TOKEN}, Verdict.STRANGER),
-    ("the namespace does not answer", {**THERE, NS: TIMED_OUT}, Verdict.UNKNOWN),
-    ("the node lost its label", {**THERE, NODE: UNLABELLED}, Verdict.UNWANTED),
-    ("the node left the cluster", {**THERE, NODE: MISSING}, Verdict.UNWANTED),
-    ("the node is leaving", {**THERE, NODE: found("node", **GOING)}, Verdict.WANTED),
-    ("nodes may not be looked at", {**THERE, NODE: FORBIDDEN}, Verdict.FORBIDDEN),
-    ("one is refused and another does not answer", {**THERE, NS: TIMED_OUT, NODE: FORBIDDEN}, Verdict.FORBIDDEN),
-    ("the node does not answer", {**THERE, NODE: TIMED_OUT}, Verdict.UNKNOWN),
-    ("nobody answers, but the node is gone", {**THERE, NS: TIMED_OUT, NODE: MISSING}, Verdict.UNWANTED),
-    ("only the DaemonSet was asked for", {DS: THERE[DS]}, Verdict.UNKNOWN),
-    ("nothing was asked for", {}, Verdict.UNKNOWN),
+TABLE: list[tuple[str, dict[QueriedObject, ApiResponse], CleanupVerdict]] = [
+    ("all is as it was", THERE, CleanupVerdict.WANTED),
+    ("the DaemonSet is gone", {DS: MISSING}, CleanupVerdict.UNWANTED),
+    ("the DaemonSet is being deleted", {**THERE, DS: found("daemonset", **GOING)}, CleanupVerdict.UNWANTED),
+    ("the DaemonSet may not be looked at", {DS: FORBIDDEN}, CleanupVerdict.FORBIDDEN),
+    ("the token is not accepted", {DS: UNKNOWN_TOKEN}, CleanupVerdict.UNAUTHORIZED),
+    ("the namespace is being deleted", {**THERE, NS: found("namespace", **GOING)}, CleanupVerdict.UNWANTED),
+    ("the namespace is gone", {**THERE, NS: MISSING}, CleanupVerdict.UNWANTED),
+    ("the namespace may not be looked at", {**THERE, NS: FORBIDDEN}, CleanupVerdict.WANTED),
+    ("the token was deleted meanwhile", {**THERE, NS: UNKNOWN_TOKEN}, CleanupVerdict.UNAUTHORIZED),
+    ("the namespace does not answer", {**THERE, NS: TIMED_OUT}, CleanupVerdict.UNKNOWN),
+    ("the node lost its label", {**THERE, NODE: UNLABELLED}, CleanupVerdict.UNWANTED),
+    ("the node left the cluster", {**THERE, NODE: MISSING}, CleanupVerdict.UNWANTED),
+    ("the node is leaving", {**THERE, NODE: found("node", **GOING)}, CleanupVerdict.WANTED),
+    ("nodes may not be looked at", {**THERE, NODE: FORBIDDEN}, CleanupVerdict.FORBIDDEN),
+    ("one is refused and another does not answer", {**THERE, NS: TIMED_OUT, NODE: FORBIDDEN}, CleanupVerdict.FORBIDDEN),
+    ("the node does not answer", {**THERE, NODE: TIMED_OUT}, CleanupVerdict.UNKNOWN),
+    ("nobody answers, but the node is gone", {**THERE, NS: TIMED_OUT, NODE: MISSING}, CleanupVerdict.UNWANTED),
+    ("only the DaemonSet was asked for", {DS: THERE[DS]}, CleanupVerdict.UNKNOWN),
+    ("nothing was asked for", {}, CleanupVerdict.UNKNOWN),
 ]
 
 
 @pytest.mark.parametrize("answers, verdict", [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_what_the_answers_come_to(answers: dict[QueriedObject, ApiResponse], verdict: Verdict) -> None:
+def test_what_the_answers_come_to(answers: dict[QueriedObject, ApiResponse], verdict: CleanupVerdict) -> None:
     finding = judge(answers)
     assert finding.verdict is verdict, finding.why
 
@@ -98,14 +98,14 @@ def test_what_the_answers_come_to(answers: dict[QueriedObject, ApiResponse], ver
 def test_an_api_server_that_fails_says_nothing(answer: ApiResponse, asked: QueriedObject) -> None:
     answers = {DS: answer} if asked is DS else {**THERE, asked: answer}
     finding = judge(answers)
-    assert finding.verdict is Verdict.UNKNOWN
+    assert finding.verdict is CleanupVerdict.UNKNOWN
     assert str(asked) in finding.why
     assert not verdicts.accepted_identities([answer]) or answer.kind == "Pod"
 
 
 def test_a_namespace_that_may_not_be_looked_at_any_more_is_another_thing() -> None:
     """Kubernetes deletes a namespace's permissions between two questions, and its DaemonSet after that."""
-    assert judge({**THERE, NS: FORBIDDEN}, namespace=True).verdict is Verdict.FORBIDDEN
+    assert judge({**THERE, NS: FORBIDDEN}, namespace=True).verdict is CleanupVerdict.FORBIDDEN
     deleted = then((0.5, THERE[DS]), (8, FORBIDDEN), (ALWAYS, UNKNOWN_TOKEN))
     script = Script(deleted, deleted)
     script.hidden = NS
@@ -115,7 +115,7 @@ def test_a_namespace_that_may_not_be_looked_at_any_more_is_another_thing() -> No
 def test_an_object_that_is_not_understood_says_nothing() -> None:
     strange = found("daemonset")
     strange.body["spec"]["template"]["spec"]["affinity"] = "somewhere"
-    assert judge({**THERE, DS: strange}).verdict is Verdict.UNKNOWN
+    assert judge({**THERE, DS: strange}).verdict is CleanupVerdict.UNKNOWN
 
 
 def test_whatever_is_answered_somebody_is_told_why() -> None:
@@ -139,8 +139,8 @@ def table(head: str) -> list[dict[str, str]]:
 
 
 def test_the_document_names_each_thing_that_the_answers_may_come_to() -> None:
-    assert [row["answer"] for row in table("answer")] == list(Verdict)
-    assert [row["first answer"] for row in table("first answer")] == list(Verdict)
+    assert [row["answer"] for row in table("answer")] == list(CleanupVerdict)
+    assert [row["first answer"] for row in table("first answer")] == list(CleanupVerdict)
 
 
 AT_START = {True: "nothing installed", False: "installed by an earlier run"}
@@ -150,11 +150,11 @@ CHANGED = {True: "is configured", False: "is brought up to date"}
 @pytest.mark.parametrize("bare", AT_START, ids=AT_START.get)
 @pytest.mark.parametrize("row", table("first answer"), ids=lambda row: row["first answer"])
 def test_what_the_document_says_of_the_start_is_so(row: dict[str, str], *, bare: bool) -> None:
-    holds = verdicts.must_hold(Verdict(row["first answer"]), bare=bare)
+    holds = verdicts.must_hold(CleanupVerdict(row["first answer"]), bare=bare)
     assert row[AT_START[bare]] == ("is not changed" if holds else CHANGED[bare])
 
 
-DELETION, NO_DELETION = f"{Verdict.STRANGER} that is a deletion", f"{Verdict.STRANGER} otherwise"
+DELETION, NO_DELETION = f"{CleanupVerdict.UNAUTHORIZED} that is a deletion", f"{CleanupVerdict.UNAUTHORIZED} otherwise"
 AT_END = {
     "installed by this run, never told that the node is wanted": [CleanupState(bare=True)],
     "installed by this run, told so once": [CleanupState(bare=True, wanted=True)],
@@ -168,7 +168,7 @@ AT_END = {
 @pytest.mark.parametrize("row", table("last answer"), ids=lambda row: row["last answer"])
 def test_what_the_document_says_of_the_end_is_so(row: dict[str, str], column: str) -> None:
     said = row["last answer"]
-    verdict = Verdict.STRANGER if said in (DELETION, NO_DELETION) else Verdict(said)
+    verdict = CleanupVerdict.UNAUTHORIZED if said in (DELETION, NO_DELETION) else CleanupVerdict(said)
     for standing in AT_END[column]:
         back = verdicts.must_revert(verdict, standing, deleted=said == DELETION)
         assert row[column] == ("is given back" if back else "stays configured")
@@ -176,14 +176,21 @@ def test_what_the_document_says_of_the_end_is_so(row: dict[str, str], column: st
 
 def test_the_document_tells_the_end_of_each_answer() -> None:
     assert [row["last answer"] for row in table("last answer")] == [
-        *(Verdict.WANTED, Verdict.UNWANTED, DELETION, NO_DELETION, Verdict.FORBIDDEN, Verdict.UNKNOWN)
+        *(
+            CleanupVerdict.WANTED,
+            CleanupVerdict.UNWANTED,
+            DELETION,
+            NO_DELETION,
+            CleanupVerdict.FORBIDDEN,
+            CleanupVerdict.UNKNOWN,
+        )
     ]
 
 
 def test_a_half_finished_cleanup_that_a_held_run_found_is_not_that_runs_to_finish() -> None:
     standing = CleanupState(bare=True, held=True)
-    assert not verdicts.must_revert(Verdict.FORBIDDEN, standing, deleted=False)
-    assert verdicts.must_revert(Verdict.UNWANTED, standing, deleted=False)
+    assert not verdicts.must_revert(CleanupVerdict.FORBIDDEN, standing, deleted=False)
+    assert verdicts.must_revert(CleanupVerdict.UNWANTED, standing, deleted=False)
 
 
 NOW = 1_800_000_000.0
@@ -255,9 +262,9 @@ class Script:
             mock.patch.object(wanted, "time", self),
             mock.patch.object(wanted, "signals", self),
         ):
-            question.standing = standing
-            back = question.unwanted()
-        self.last = question.standing
+            question.cleanup_state = standing
+            back = question.is_cleanup_due()
+        self.last = question.cleanup_state
         return back
 
     def starts(self) -> DaemonSetQuery:
@@ -268,8 +275,8 @@ class Script:
             mock.patch.object(wanted, "time", self),
             mock.patch.object(wanted, "signals", self),
         ):
-            question.ask_at_start(bare=True)
-            question.ask_again()
+            question.query_at_start(bare=True)
+            question.query_again()
         return question
 
     # --- what stands for the API server ---
@@ -319,7 +326,7 @@ ALWAYS = math.inf
 def test_who_was_told_once_that_the_node_is_wanted_remembers_it_and_asks_no_more() -> None:
     script = Script(lambda _: ApiResponse(200), lambda _: ApiResponse(201))
     question = script.starts()
-    assert (question.standing.wanted, question.standing.held) == (True, False)
+    assert (question.cleanup_state.wanted, question.cleanup_state.held) == (True, False)
     assert len(script.heard) == len(QueriedObject)
 
 

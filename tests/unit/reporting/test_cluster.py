@@ -15,15 +15,15 @@ import pytest
 from tests.support.api_server import DAEMON_SET, DAEMON_SET_PATH, NODE, NODE_PATH, Server, serving
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.kubernetes import client, node_client
-from toolkit_installer.kubernetes.node_state import NodeState, Reason
+from toolkit_installer.kubernetes.node_state import ConditionReason, NodeState
 from toolkit_installer.node import machine, signals
 from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.reporting.cluster import EVENT_REASONS, NodeReport
 from toolkit_installer.settings import ReportSettings, Taint
 
 TAINT = Taint("nvidia.com/toolkit", "", "NoSchedule")
-READY = NodeState(Reason.SERVING, "docker nvidia")
-DOWN = NodeState(Reason.ENGINE_DOWN, "docker: it is not running")
+READY = NodeState(ConditionReason.SERVING, "docker nvidia")
+DOWN = NodeState(ConditionReason.ENGINE_DOWN, "docker: it is not running")
 INSTALLED = Receipt(State.INSTALLED, "1", "/usr/local/nvidia/toolkit", (), (), "/run/toolkit.pid", (), ())
 LEFT = "The Node keeps what the cluster was told of it"
 
@@ -226,7 +226,7 @@ def test_a_taint_that_only_asks_to_prefer_other_nodes_needs_no_toleration(server
 
 def test_secrets_are_masked_in_what_the_condition_says(server: Server) -> None:
     told = report(server, stopping=False, retaint=False)
-    told.tell(NodeState(Reason.ENGINE_DOWN, 'docker: it said "password": "geheim"'), None)
+    told.tell(NodeState(ConditionReason.ENGINE_DOWN, 'docker: it said "password": "geheim"'), None)
     told.failed(ConfigurationError('line 3 is "token": "geheim"'), None)
     sent = [each["message"] for change in server.cluster.written for each in change.body["status"]["conditions"]]
     assert len(sent) == 2
@@ -241,7 +241,7 @@ def test_a_failure_is_told_with_how_the_node_stands_and_forgotten_once_it_serves
     told.tell(READY, None)
     assert conditions(server)[-1] == "Serving"
     told.hear(ConfigurationError("the file is broken"))
-    told.tell(NodeState(Reason.INSTALLING), None)
+    told.tell(NodeState(ConditionReason.INSTALLING), None)
     assert conditions(server)[-1] == "Refused"
 
 
@@ -345,4 +345,4 @@ def test_each_reason_of_the_condition_has_the_status_that_the_page_gives_it() ->
     said: Mapping[str, str] = {
         reason: status for status, reason in re.findall(r"^\| `(True|False)` \| `([A-Za-z]+)` \|", page, re.MULTILINE)
     }
-    assert said == {str(reason): str(NodeState(reason).ready) for reason in Reason}
+    assert said == {str(reason): str(NodeState(reason).ready) for reason in ConditionReason}

@@ -28,7 +28,7 @@ def engine_root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return what an engine's process has for its `/`; its PATH has two folders."""
     monkeypatch.setattr(processes, "root_of", lambda _: Root(str(tmp_path)))
     monkeypatch.setattr(processes, "environment", lambda _: {"PATH": "/opt/bin:/usr/bin:relative"})
-    monkeypatch.setattr("toolkit_installer.engines.docker.engine.Docker.faults", lambda *_, **__: ())
+    monkeypatch.setattr("toolkit_installer.engines.docker.engine.Docker.find_faults", lambda *_, **__: ())
     (tmp_path / "usr/bin").mkdir(parents=True)
     return tmp_path
 

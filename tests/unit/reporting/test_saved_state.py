@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 from toolkit_installer.applying.reload_windows import Pending
 from toolkit_installer.errors import ExitCode
 from toolkit_installer.kubernetes.node_state import (
+    ConditionReason,
     EventContent,
     EventLedger,
     NodeState,
-    Reason,
     ReportedEvent,
     SavedReports,
 )
@@ -44,11 +44,11 @@ WHOLE = SavedState(
     said=("a line",),
     differences=(("/etc/docker/daemon.json", "--- a\n+++ b\n"),),
     report=SavedReports(
-        NodeState(Reason.SERVING),
+        NodeState(ConditionReason.SERVING),
         5.0,
         ready=False,
         begun=True,
-        failed=NodeState(Reason.ENGINE_DOWN, "down"),
+        failed=NodeState(ConditionReason.ENGINE_DOWN, "down"),
         labels=(("a", "b"),),
         ledger=EventLedger((ReportedEvent(_DRIFT, "n.1", 2, 1.0, 2.0),), (_DRIFT,), (2.0,)),
         failure="why",

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from toolkit_installer.applying.reload_windows import Pending
-from toolkit_installer.kubernetes.node_state import Reason
+from toolkit_installer.kubernetes.node_state import ConditionReason
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.settings import OnDrift, Settings
@@ -39,7 +39,7 @@ class Asked:
         self.seconds.append(seconds)
         return self.left.pop(0) if len(self.left) > 1 else self.left[0]
 
-    def mark(self, receipt: Receipt | None = INSTALLED, *, driver_away: bool = False) -> Reason:
+    def mark(self, receipt: Receipt | None = INSTALLED, *, driver_away: bool = False) -> ConditionReason:
         tell = lambda: self.told.append(str(self.readiness.state.reason))  # noqa: E731
         self.readiness.mark(receipt, driver_away=driver_away, tell=tell)
         return self.readiness.state.reason
@@ -49,10 +49,10 @@ def test_all_that_is_wrong_is_said_in_one_line_and_the_ready_file_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
     node = Asked(tmp_path, monkeypatch, EngineAnswers(), WRONG)
-    assert node.mark() is Reason.SERVING
+    assert node.mark() is ConditionReason.SERVING
     assert node.ready_file.exists()
     assert "Not ready" not in logged.getvalue()
-    assert node.mark() is Reason.DRIFT
+    assert node.mark() is ConditionReason.DRIFT
     assert not node.ready_file.exists()
     (line,) = [each for each in logged.getvalue().splitlines() if "Not ready" in each]
     assert "event=not-ready-engine" in line
@@ -68,7 +68,7 @@ def test_a_node_that_is_not_installed_is_not_ready_even_if_no_engine_has_a_fault
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO, receipt: Receipt | None
 ) -> None:
     node = Asked(tmp_path, monkeypatch, EngineAnswers())
-    assert node.mark(receipt) is Reason.INSTALLING
+    assert node.mark(receipt) is ConditionReason.INSTALLING
     assert "event=not-ready-engine" in logged.getvalue()
     assert not node.ready_file.exists()
 
@@ -77,9 +77,9 @@ def test_where_something_else_is_waited_for_the_engines_are_not_blamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
     node = Asked(tmp_path, monkeypatch, EngineAnswers())
-    assert node.mark(None, driver_away=True) is Reason.DRIVER_NOT_READY
+    assert node.mark(None, driver_away=True) is ConditionReason.DRIVER_NOT_READY
     node.readiness.pending = Pending(("docker",), "it is closed", 0.0)
-    assert node.mark(None) is Reason.RELOAD_PENDING
+    assert node.mark(None) is ConditionReason.RELOAD_PENDING
     assert "not-ready-engine" not in logged.getvalue()
     assert logged.getvalue().count("event=not-ready-driver") == 1
 
@@ -89,7 +89,7 @@ def test_a_plugin_that_is_not_connected_is_said_with_its_reason(
 ) -> None:
     node = Asked(tmp_path, monkeypatch, EngineAnswers())
     node.readiness.plugin = PluginStatus(reason="nobody listens")
-    assert node.mark() is Reason.PLUGIN_DOWN
+    assert node.mark() is ConditionReason.PLUGIN_DOWN
     assert 'event=not-ready-plugin why="nobody listens"' in logged.getvalue()
 
 
@@ -97,7 +97,7 @@ def test_an_engine_that_hangs_is_told_of_before_it_is_waited_for_and_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
     node = Asked(tmp_path, monkeypatch, HANGS)
-    assert node.mark() is Reason.ENGINE_DOWN
+    assert node.mark() is ConditionReason.ENGINE_DOWN
     assert (node.seconds, node.told) == ([5.0, 55.0], ["EngineDown"])
     assert node.readiness.stopped
     assert logged.getvalue().count("event=not-ready-engine") == 1
@@ -107,7 +107,7 @@ def test_an_engine_that_hung_and_then_says_something_else_is_said_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
     node = Asked(tmp_path, monkeypatch, HANGS, WRONG)
-    assert node.mark() is Reason.DRIFT
+    assert node.mark() is ConditionReason.DRIFT
     assert logged.getvalue().count("event=not-ready-engine") == 2
     assert "it did not answer in time" in logged.getvalue()
     assert "the handler nvidia is missing" in logged.getvalue().splitlines()[-1]
@@ -117,7 +117,7 @@ def test_an_engine_that_hung_and_then_serves_makes_the_node_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = Asked(tmp_path, monkeypatch, HANGS, EngineAnswers())
-    assert node.mark() is Reason.SERVING
+    assert node.mark() is ConditionReason.SERVING
     assert node.ready_file.exists()
 
 
@@ -126,12 +126,12 @@ def test_the_way_into_the_container_is_named_while_the_engine_is_down(
 ) -> None:
     monkeypatch.setattr(refresh_command, "status_without_engine", lambda: "nsenter -t 7")
     node = Asked(tmp_path, monkeypatch, EngineAnswers(("docker: it is not running",), silent=True, stopped=True))
-    assert node.mark() is Reason.ENGINE_DOWN
+    assert node.mark() is ConditionReason.ENGINE_DOWN
     words = "on the node, `nsenter -t 7` works without the engine"
     assert node.readiness.state.message == f"docker: it is not running; {words}"
     assert f'hint="{words}"' in logged.getvalue()
     served = Asked(tmp_path, monkeypatch, WRONG)
-    assert served.mark() is Reason.DRIFT
+    assert served.mark() is ConditionReason.DRIFT
     assert "nsenter" not in served.readiness.state.message
 
 
@@ -139,7 +139,7 @@ def test_damage_names_the_command_that_repairs_it(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(refresh_command, "of_self", lambda: "kubectl exec POD -- toolkit-installer refresh")
     monkeypatch.setattr(Readiness, "_damage", lambda *_: ["nvidia-ctk: is missing", "nvidia-cdi-hook: is empty"])
     node = Asked(tmp_path, monkeypatch, EngineAnswers())
-    assert node.mark() is Reason.DRIFT
+    assert node.mark() is ConditionReason.DRIFT
     assert node.readiness.damaged == 2
     assert node.readiness.state.message == (
         "nvidia-ctk: is missing; nvidia-cdi-hook: is empty (`--on-drift repair` or `kubectl exec POD -- "
@@ -152,11 +152,11 @@ def test_a_lost_receipt_is_told_as_that_and_not_as_a_node_to_be_installed(
 ) -> None:
     monkeypatch.setattr(refresh_command, "of_self", lambda: "kubectl exec POD -- toolkit-installer refresh")
     node = Asked(tmp_path, monkeypatch, EngineAnswers())
-    assert node.mark(None) is Reason.INSTALLING
+    assert node.mark(None) is ConditionReason.INSTALLING
     config = tmp_path / "usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
     config.parent.mkdir(parents=True)
     config.write_text("")
-    assert node.mark(None) is Reason.DRIFT
+    assert node.mark(None) is ConditionReason.DRIFT
     assert node.readiness.state.message == (
         "there is no receipt of what is installed: `kubectl exec POD -- toolkit-installer refresh` rebuilds it"
     )

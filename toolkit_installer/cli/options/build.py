@@ -58,7 +58,7 @@ def find_place(values: Mapping[str, Sequence[str]], environment: Mapping[str, st
 def build_nri(answers: Answers, method: Method) -> NriSettings | None:
     """Return the settings of the NRI plugin, None if none is served, as in a run that does not wait.
 
-    Raises UsageError for a missing value, and if docker is the named engine: it calls no plugin.
+    Raises UsageError for a missing value, and if no named engine calls plugins.
     """
     if not answers.flag("enable_nri_plugin") and method is not Method.NRI:
         return None
@@ -70,10 +70,12 @@ def build_nri(answers: Answers, method: Method) -> NriSettings | None:
             hint="set it to the namespace of this pod, from the downward API's metadata.namespace: pods there may have "
             "management devices",
         )
-    if answers.given("runtime") and answers.words("runtime") == (EngineName.DOCKER,):
+    named = answers.words("runtime") if answers.given("runtime") else ()
+    callers = [row.name for row in registry.ENGINES if row.calls_nri_plugins]
+    if named and {AUTO, *callers}.isdisjoint(named):
         raise UsageError(
-            f"{flag}: docker asks no NRI plugin about its containers",
-            hint="leave the plugin out, or name the engine that the kubelet uses: containerd or crio",
+            f"{flag}: {' and '.join(named)} asks no NRI plugin about its containers",
+            hint=f"leave the plugin out, or name the engine that the kubelet uses: {' or '.join(callers)}",
         )
     if answers.flag("no_daemon"):
         return None
@@ -200,8 +202,11 @@ _OF_ONE_WITH_DROP_INS = ("drop_in", "drop_in_host_path")
 def _refuse_shared_paths(answers_of: Mapping[EngineName, Answers]) -> None:
     """Raise UsageError for one path that is given for several engines; each engine has variables of its own."""
     for name, answers in answers_of.items():
-        others = [other for other in answers_of if other is not name and other is not EngineName.DOCKER]
-        options = (*_OF_ONE_ENGINE, *(_OF_ONE_WITH_DROP_INS if others and name is not EngineName.DOCKER else ()))
+        with_drop_ins = {each for each in answers_of if registry.row_of(each).has_drop_ins}
+        options = (
+            *_OF_ONE_ENGINE,
+            *(_OF_ONE_WITH_DROP_INS if name in with_drop_ins and len(with_drop_ins) > 1 else ()),
+        )
         for option in options:
             answer = answers.by_name[option]
             if answer.label is None or engine_of(answer.label) is name:
@@ -346,7 +351,8 @@ def _engine(answers: Answers, name: EngineName | None, *, hooks: bool) -> Engine
         answers.flag("enable_cdi_in_runtime") if answers.given("enable_cdi_in_runtime") else _cdi(answers).enabled
     )
     executable = answers.text_or_none("executable") or ""
-    none: dict[str, None] = {"drop_in": None, "drop_in_host_path": None} if name is EngineName.DOCKER else {}
+    row = registry.row_of(name) if name is not None else None
+    without = _OF_ONE_WITH_DROP_INS if row is not None and not row.has_drop_ins else ()
     return answers.settings(
         EngineSettings,
         executable=executable if posixpath.isabs(executable) else None,
@@ -354,8 +360,8 @@ def _engine(answers: Answers, name: EngineName | None, *, hooks: bool) -> Engine
         container_annotations=tuple(f"{prefix}*" for prefix in answers.words("engine_annotation_prefixes")),
         enable_cdi=enable_cdi,
         answer_timeout=answers.by_name["reload_timeout"].value,
-        config_mode=ConfigMode(config_mode) if name is EngineName.CRIO else ConfigMode.CONFIG,
-        **none,
+        config_mode=ConfigMode(config_mode) if row is not None and row.has_hook_mode else ConfigMode.CONFIG,
+        **dict.fromkeys(without),
     )
 
 

@@ -132,8 +132,8 @@ class Option(msgspec.Struct, frozen=True):
         return self.default_of.get(program, self.default)
 
     def variables_for(self, engine: EngineName | None) -> tuple[str, ...]:
-        """Return the variables that count for this engine; for None containerd's, which most nodes run."""
-        wanted = engine or EngineName.CONTAINERD
+        """Return the variables that count for this engine; for None those of the engine of most nodes."""
+        wanted = engine or registry.MOST_USED
         return tuple(name for name in self.variables if engine_of(name) in {None, wanted})
 
 

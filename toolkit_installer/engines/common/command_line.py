@@ -63,7 +63,7 @@ def refuse_hidden(process: Process | None, target: EngineTarget) -> None:
     """
     if process is None or not process.hidden:
         return
-    if target.config is None and target.asked.drop_in is None:
+    if target.config is None and target.settings.drop_in is None:
         raise hidden_error(process, "which files it reads, and with which flags it was started,")
     log.get().warning(
         "The engine has wiped its command line: flags of its own that contradict its files cannot be seen",

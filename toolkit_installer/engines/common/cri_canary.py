@@ -38,7 +38,7 @@ class _TakenError(_UntriedError):
     """Another program deleted the canary while it was tried."""
 
 
-class _Canary:
+class _PodCanary:
     """Tries handlers of one engine, whose responses may take until `deadline`, by time.monotonic()."""
 
     def __init__(self, call: Callable[..., Any], deadline: float) -> None:
@@ -171,7 +171,7 @@ def try_handlers(call: Callable[..., Any], seconds: float, handlers: Mapping[str
     `call` sends one request of the CRI (cri_child.py). A value of `handlers` tells whether a container should see the
     node's GPUs. Raises grpc.RpcError.
     """
-    canary = _Canary(call, time.monotonic() + seconds)
+    canary = _PodCanary(call, time.monotonic() + seconds)
     try:
         canary.remove_all()
         faults = {name: canary.fault(name, shows_gpus=shown) for name, shown in handlers.items()}

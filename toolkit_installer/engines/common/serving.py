@@ -221,7 +221,7 @@ def _read_configured_sockets(process: Process) -> list[str] | None:
     """Return the socket that a containerd's configuration names, else the usual one; None if it cannot be read."""
     # for containerd's processes only
     from toolkit_installer.documents import toml_document  # noqa: PLC0415
-    from toolkit_installer.engines.containerd.files import find_config  # noqa: PLC0415
+    from toolkit_installer.engines.containerd.config_files import find_config  # noqa: PLC0415
 
     try:
         path = find_config(process) or usual_row(EngineName.CONTAINERD).config

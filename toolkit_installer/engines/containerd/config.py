@@ -26,12 +26,11 @@ from toolkit_installer.documents.changes import (
     lookup,
     merge_tables,
 )
-from toolkit_installer.engines import ownership
 from toolkit_installer.engines import ownership as ownership_of
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
-    CRI_PLUGIN,
     DEFAULT_RUNTIME_TYPE,
+    FILE_VERSIONS,
     IMPORTS,
     PLUGINS,
     RUNTIME,
@@ -69,7 +68,7 @@ _DEFAULT_SOURCES = (COMMAND, FILE)
 _NO_BASE_RUNTIME = "no runtime of runc's kind that is not ours"
 
 
-class Sources(msgspec.Struct, frozen=True):
+class ContainerdSources(msgspec.Struct, frozen=True):
     """Sources of the handlers' settings besides the engine's own files.
 
     `asked`: the values of `--config-source`, empty if the flag was not given. `printed`: the configuration that the
@@ -77,7 +76,7 @@ class Sources(msgspec.Struct, frozen=True):
     missing file.
     """
 
-    asked: tuple[str, ...] = ()
+    requested: tuple[str, ...] = ()
     printed: Table | None = None
     files: Mapping[str, bytes | None] = msgspec.field(default_factory=dict)
 
@@ -90,17 +89,20 @@ class Candidate(msgspec.Struct, frozen=True):
     why: str
 
 
-def candidates(sources: Sources, effective: Table, plugin: str, toolkit_folder: str) -> list[Candidate]:
+def candidates(sources: ContainerdSources, effective: Table, plugin: str, toolkit_folder: str) -> list[Candidate]:
     """Return a candidate for each source, in order. `effective` is the engine's own configuration without our changes.
 
     Raises ConfigurationError, naming the file, for a source that cannot be read as a containerd configuration.
     """
     return [
-        _candidate(source, sources, effective, plugin, toolkit_folder) for source in sources.asked or _DEFAULT_SOURCES
+        _candidate(source, sources, effective, plugin, toolkit_folder)
+        for source in sources.requested or _DEFAULT_SOURCES
     ]
 
 
-def _candidate(source: str, sources: Sources, effective: Table, plugin: str, toolkit_folder: str) -> Candidate:
+def _candidate(
+    source: str, sources: ContainerdSources, effective: Table, plugin: str, toolkit_folder: str
+) -> Candidate:
     if source == FILE:
         return Candidate(source, base_runtime(effective, plugin), f"containerd's own files have {_NO_BASE_RUNTIME}")
     if source == COMMAND:
@@ -119,9 +121,9 @@ def _candidate(source: str, sources: Sources, effective: Table, plugin: str, too
     return Candidate(source, found, f"{path} is not there" if content is None else f"{path} has {_NO_BASE_RUNTIME}")
 
 
-def note_unused_sources(sources: Sources, candidates: Sequence[Candidate]) -> list[str]:
+def note_unused_sources(sources: ContainerdSources, candidates: Sequence[Candidate]) -> list[str]:
     """Return a note for each requested source that is skipped because it has no base runtime."""
-    if not sources.asked:
+    if not sources.requested:
         return []
     empty = itertools.takewhile(lambda each: not each.table, candidates)
     return [f"--config-source {each.source} is not used: {each.why}" for each in empty]
@@ -162,7 +164,7 @@ def low_level(document: Table, plugin: str, built_in: str = BUILT_IN_RUNTIME) ->
 
     `built_in`: the executable of a runtime that names none.
     """
-    return ownership.list_low_level_runtimes(
+    return ownership_of.list_low_level_runtimes(
         document, shape(plugin), legacy=legacy_entry(document, plugin), built_in=built_in
     )
 
@@ -201,7 +203,7 @@ _DEFAULT_SETTINGS = EngineSettings()
 _PLUGINS = "plugins"
 
 
-class Part(msgspec.Struct, frozen=True):
+class TableAdditions(msgspec.Struct, frozen=True):
     """Our additions to one plugin's table of a file. `legacy`: as the default of containerd before 1.3.
 
     `built_in`: the engine's own runc is named too, since containerd 1.x drops its built-in runc once any runtime is
@@ -210,7 +212,7 @@ class Part(msgspec.Struct, frozen=True):
     """
 
     plugin: str
-    made: tuple[tuple[str, Table], ...]
+    handlers: tuple[tuple[str, Table], ...]
     default: str | None
     copied: tuple[tuple[str, Table], ...] = ()
     built_in: bool = False
@@ -249,7 +251,7 @@ def built_in(plugin: str) -> Table:
     return _BUILT_IN if plugin == RUNTIME else _BUILT_IN | {"sandbox_mode": "podsandbox"}
 
 
-def add_parts(base: bytes, parts: Sequence[Part], version: int | None = None) -> tuple[bytes, Ownership]:
+def add_parts(base: bytes, parts: Sequence[TableAdditions], version: int | None = None) -> tuple[bytes, Ownership]:
     """Return `base` with the parts added, and the ownership of the additions. `version`: the version line to write.
 
     A handler is the table `runtimes.NAME` below the plugin's, with the executable as `options.BinaryName`.
@@ -262,9 +264,9 @@ def add_parts(base: bytes, parts: Sequence[Part], version: int | None = None) ->
         place = shape(part.plugin)
         if part.built_in:
             changes.append(Set((*place.runtimes, BUILT_IN_RUNTIME), built_in(part.plugin)))
-        changes += [Set((*place.runtimes, name), entry) for name, entry in (*part.copied, *part.made)]
+        changes += [Set((*place.runtimes, name), entry) for name, entry in (*part.copied, *part.handlers)]
         if part.default is not None and part.legacy:
-            changes.append(Set(legacy_default(part.plugin), dict(part.made)[part.default]))
+            changes.append(Set(legacy_default(part.plugin), dict(part.handlers)[part.default]))
         elif part.default is not None:
             changes.append(Set(place.default, part.default))
             if lookup(document, legacy_type(part.plugin)):
@@ -307,7 +309,7 @@ def without_us(
     """
     document = toml_document.parse(content)
     version = document.get("version")
-    known = version is None or (type(version) is int and version in CRI_PLUGIN)
+    known = version is None or (type(version) is int and version in FILE_VERSIONS)
     if toolkit_folder.encode() in content or known:
         parse_checked(content)
     else:

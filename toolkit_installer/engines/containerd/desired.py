@@ -3,7 +3,7 @@
 For files of containerd's own: the handlers go into a drop-in of ours, or into the file where every daemon in question
 sees them. For a distribution: they go into its drop-in or template, or are left to its own detection of the toolkit.
 Their removal is the same for both. config.py edits the text of one file and chooses whose settings the handlers get;
-work.py has how the files are read.
+own_files.py has how the files are read.
 """
 
 from __future__ import annotations
@@ -20,11 +20,8 @@ from toolkit_installer.documents import shown, toml_document
 from toolkit_installer.documents.changes import ABSENT, Table, is_same, lookup
 from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, RecordedFile
 from toolkit_installer.engines.common import losses
-from toolkit_installer.engines.containerd import config, layouts, templates
-from toolkit_installer.engines.containerd import config as containerd_sources
-from toolkit_installer.engines.containerd import files as containerd_files
-from toolkit_installer.engines.containerd import tables as views_of
-from toolkit_installer.engines.containerd.config import Candidate, Part
+from toolkit_installer.engines.containerd import config, config_files, layouts, tables, templates
+from toolkit_installer.engines.containerd.config import Candidate, TableAdditions
 from toolkit_installer.engines.containerd.inspection import (
     DROP_IN,
     DROP_IN_ROLE,
@@ -35,16 +32,17 @@ from toolkit_installer.engines.containerd.inspection import (
     is_import,
 )
 from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, TEMPLATE_ROLES, AdditionMethod
+from toolkit_installer.engines.containerd.own_files import OwnFiles
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
-    CRI_PLUGIN,
+    CONTAINERD_2,
     CRI_TABLES,
+    FILE_VERSIONS,
+    LAST_WITH_ENABLE_CDI,
     MERGES_DEEPLY,
-    READS_VERSION_3,
     RUNTIME,
     SHORT,
     VERSION,
-    Release,
     View,
     check_version,
     enable_cdi,
@@ -52,13 +50,9 @@ from toolkit_installer.engines.containerd.tables import (
     runtimes_in,
     shape,
 )
-from toolkit_installer.engines.containerd.work import OwnFiles
 from toolkit_installer.engines.ownership import MARKER, Ownership, is_blank, revert_content
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, located
-
-_CDI_ON_BY_DEFAULT = 3
-"""The first version of containerd's files whose daemons have CDI on by default."""
 
 
 class DistributionEdit:
@@ -67,14 +61,14 @@ class DistributionEdit:
     def __init__(
         self,
         inspection: ContainerdInspection,
-        placed: DistributionInspection,
+        distribution: DistributionInspection,
         request: Request,
         without: Mapping[str, DesiredFile],
     ) -> None:
         """Raise ConfigurationError for files that cannot be edited."""
         self.inspection = inspection
-        self.placed = placed
-        self.layout = layout = placed.layout
+        self.distribution = distribution
+        self.layout = layout = distribution.layout
         self.request = request
         self.without = {role: wanted for role, wanted in without.items() if role != GENERATED_ROLE}
         self.default = request.default
@@ -84,23 +78,23 @@ class DistributionEdit:
         there = {path: base for role, path in layout.templates.items() if (base := bases.get(role)) is not None}
         self.start = layout.next_start(there, live.version if live is not None else None)
         self.role = next((role for role, path in layout.templates.items() if path == self.start.template), "")
-        self.notes = [*placed.notes, *self.start.notes]
+        self.notes = [*distribution.notes, *self.start.notes]
         if self.role in bases:
             with self._template() as wanted:
-                templates.refuse_duplicates(wanted.base or b"", layout.finding(request.toolkit_folder))
-        self.document = layout.document(placed.content, request.toolkit_folder)
+                templates.refuse_duplicates(wanted.base or b"", layout.detectable_handlers(request.toolkit_folder))
+        self.document = layout.document(distribution.content, request.toolkit_folder)
         sources, folder = inspection.sources, request.toolkit_folder
-        self.candidates = containerd_sources.candidates(sources, self.document, layout.plugin, folder)
+        self.candidates = config.candidates(sources, self.document, layout.plugin, folder)
 
-    def desired(self) -> DesiredState:
+    def build_desired_state(self) -> DesiredState:
         """Return the desired content of the files. Raises ConfigurationError."""
-        if self.start.way is AdditionMethod.DROP_IN:
+        if self.start.method is AdditionMethod.DROP_IN:
             self._into_drop_in()
         elif not self.request.handlers:
             self.served = {}
         else:
             self._note_what_is_kept()
-            if self.start.way is AdditionMethod.TEMPLATE:
+            if self.start.method is AdditionMethod.TEMPLATE:
                 self._into_template()
             else:
                 self._found_by_itself()
@@ -110,24 +104,24 @@ class DistributionEdit:
                 f"{self.layout.name} registers {', '.join(sorted(own))} by itself, as long as it finds their programs "
                 "when it starts: cleanup leaves them to it"
             )
-        built_in = next(iter(self.placed.low_level), BUILT_IN_RUNTIME)
-        low_level = containerd_sources.low_level(self.document, self.layout.plugin, built_in)
+        built_in = next(iter(self.distribution.low_level), BUILT_IN_RUNTIME)
+        low_level = config.low_level(self.document, self.layout.plugin, built_in)
         return DesiredState(tuple(self.without.values()), self.served, self.default, low_level, tuple(self.notes))
 
-    def _part(self, version: int) -> Part:
+    def _part(self, version: int) -> TableAdditions:
         """Return the additions to a file of this version."""
         settings = self.request.settings
-        plugin = CRI_PLUGIN[version]
-        base_runtime = containerd_sources.chosen_base_runtime(self.candidates, self.document, self.layout.plugin)
+        plugin = FILE_VERSIONS[version].plugin
+        base_runtime = config.chosen_base_runtime(self.candidates, self.document, self.layout.plugin)
         made = config.entries(base_runtime, plugin, self.request.handlers, settings)
         legacy = settings.use_legacy_config and plugin == SHORT
         cdi = self.request.enable_cdi and _distribution_wants_cdi(self.document, self.layout.plugin, version)
-        return Part(plugin, made, self.default, legacy=legacy, cdi=cdi)
+        return TableAdditions(plugin, made, self.default, legacy=legacy, cdi=cdi)
 
     def _into_drop_in(self) -> None:
         version = self.start.version
         part = self._part(version)
-        self.notes += containerd_sources.note_unused_sources(self.inspection.sources, self.candidates)
+        self.notes += config.note_unused_sources(self.inspection.sources, self.candidates)
         if part.legacy:
             self.default = None  # a default of the legacy kind has no name
         elif self.request.settings.use_legacy_config:
@@ -143,7 +137,7 @@ class DistributionEdit:
                     hint="move it away, or write it for that version",
                 )
             text, owned = config.add_parts(base, [part], None if document else version)
-        self.without[wanted.role] = wanted.holding(text, toml_document.parse, owned)
+        self.without[wanted.role] = wanted.with_target(text, toml_document.parse, owned)
 
     def _into_template(self) -> None:
         with self._template() as wanted:
@@ -152,12 +146,12 @@ class DistributionEdit:
             self._refuse_another(part)
             text = templates.add_block(base, part)
             own = templates.find_own_runtimes(base, part)
-        if self.layout.templates[self.role] in self.placed.changed:
+        if self.layout.templates[self.role] in self.distribution.changed:
             # its result is still unknown: a restart would be the first to show it
             name = self.layout.name
             why = f"was changed after config.toml was made of it: {name} has not been started with it"
             self.notes.append(f"{wanted.path} {why}")
-        if self.start.version < _CDI_ON_BY_DEFAULT <= self.layout.version:
+        if FILE_VERSIONS[self.layout.version].is_for_2 and not FILE_VERSIONS[self.start.version].is_for_2:
             newest = posixpath.basename(self.layout.template or "")
             self.notes.append(f"{wanted.path} is what {self.layout.name} reads next, as no {newest} is there")
         if templates.render(base, b"", part.plugin) is None:
@@ -165,10 +159,10 @@ class DistributionEdit:
             self.notes.append(f"{wanted.path} {why}")
         self.without[self.role] = msgspec.structs.replace(wanted, target=text)
         self._note_cdi(part)
-        self.notes += containerd_sources.note_unused_sources(self.inspection.sources, self.candidates)
+        self.notes += config.note_unused_sources(self.inspection.sources, self.candidates)
         self._note_unused(own, f"{wanted.path} has their tables already")
         if templates.is_conditional(base):
-            found = self.layout.finding(self.request.toolkit_folder) & self.served.keys() - own
+            found = self.layout.detectable_handlers(self.request.toolkit_folder) & self.served.keys() - own
             self._note_unused(found, f"{self.layout.name} makes their tables itself if it finds them when it starts")
 
     @contextlib.contextmanager
@@ -188,18 +182,18 @@ class DistributionEdit:
     def _found_by_itself(self) -> None:
         part = self._part(self.layout.version)
         self._refuse_another(part)
-        self.served = self.layout.found_by_itself(self.request)
+        self.served = self.layout.detected_handlers(self.request)
         name = self.layout.name
         self._note_cdi(part)
         self.notes.append(f"{name} has no place for additions: it finds the toolkit's folder when it starts")
         self._note_unused(self.served.keys(), f"{name} makes their tables itself")
 
-    def _refuse_another(self, part: Part) -> None:
+    def _refuse_another(self, part: TableAdditions) -> None:
         """Raise ConfigurationError if the distribution has a runtime of our name with another executable."""
-        if self.layout.finds(self.request.toolkit_folder):
+        if self.layout.detects_toolkit_in(self.request.toolkit_folder):
             return
         theirs = runtimes_in(self.document, self.layout.plugin)
-        made = {name: executable(entry) for name, entry in part.made}
+        made = {name: executable(entry) for name, entry in part.handlers}
         others = [name for name in made if name in theirs and executable(theirs[name]) not in (None, made[name])]
         if others:
             raise ConfigurationError(
@@ -208,7 +202,7 @@ class DistributionEdit:
                 hint="register under another name with --runtime-name",
             )
 
-    def _note_cdi(self, part: Part) -> None:
+    def _note_cdi(self, part: TableAdditions) -> None:
         if part.cdi:
             self.notes.append(
                 f"CDI stays off in the containerd of {self.layout.name}: its own configuration decides on that"
@@ -234,18 +228,14 @@ class DistributionEdit:
         if self.default is not None:
             self.default = None
             self.notes.append(f"{name} sets the default runtime itself (its --default-runtime): it stays as it is")
-        if asked is not None and not any(asked in note for note in self.placed.notes):
+        if asked is not None and not any(asked in note for note in self.distribution.notes):
             self.notes.append(f"{asked} is not used: this {name} imports no drop-in")
 
 
 def _distribution_wants_cdi(document: Table, plugin: str, version: int) -> bool:
     """Return whether CDI has to be turned on: files of version 2 may be a 1.7's, which has it off by default."""
     said = lookup(document, enable_cdi(plugin))
-    return said is not True and (said is False or version < _CDI_ON_BY_DEFAULT)
-
-
-_LAST_WITH_ENABLE_CDI: Release = (2, 1)
-"""The last release that knows the key; newer ones always resolve CDI devices."""
+    return said is not True and (said is False or not FILE_VERSIONS[version].is_for_2)
 
 
 def build_drop_in_state(work: OwnFiles) -> DesiredState | None:
@@ -270,12 +260,12 @@ def build_drop_in_state(work: OwnFiles) -> DesiredState | None:
     new = version if not drop_in.base or not toml_document.parse(drop_in.base) else None
     host_path = work.inspection.drop_in_named or work.request.settings.drop_in or DROP_IN
     base = root.base or b""
-    if containerd_files.covers(containerd_files.imports(base, root.path), posixpath.normpath(host_path)):
+    if config_files.covers(config_files.imports(base, root.path), posixpath.normpath(host_path)):
         text, ownership = base, Ownership()
     else:
         text, ownership = config.add_import(base, host_path)
     part = _part(work, plugin, (View.DEEP,))
-    files = [_edit_file(drop_in, [part], new), root.holding(text, toml_document.parse, ownership)]
+    files = [_edit_file(drop_in, [part], new), root.with_target(text, toml_document.parse, ownership)]
     untouched = [wanted for role, wanted in work.without.items() if role not in (ROOT_ROLE, DROP_IN_ROLE)]
     return _build_state(work, [*untouched, *files], ())
 
@@ -288,7 +278,7 @@ def build_in_place_state(work: OwnFiles) -> DesiredState:
     plugins: dict[tuple[str, str], list[View]] = {}
     for view in work.views:
         plugin = work.plugin(view)
-        role = views_of.find_last_with(view, work.files, plugin).role
+        role = tables.find_last_with(view, work.files, plugin).role
         plugins.setdefault((role, plugin), []).append(view)
         if work.release is None and plugin == SHORT and view is View.DEEP:
             plugins.setdefault((role, RUNTIME), []).append(view)
@@ -334,8 +324,8 @@ def _refuse_losses(work: OwnFiles, edited: Mapping[str, DesiredFile]) -> None:
     ]
     request = work.request
     for view in work.views:
-        old, _ = views_of.merge_served(view, work.files, work.version, work.release)
-        new, default = views_of.merge_served(view, after, work.effective_version, work.release)
+        old, _ = tables.merge_served(view, work.files, work.version, work.release)
+        new, default = tables.merge_served(view, after, work.effective_version, work.release)
         wrong = [
             f"it would not see the handler {name}"
             for name, path in request.served.items()
@@ -362,26 +352,26 @@ def _refuse_losses(work: OwnFiles, edited: Mapping[str, DesiredFile]) -> None:
 # --- additions ---
 
 
-def _part(work: OwnFiles, plugin: str, views: Sequence[View]) -> Part:
+def _part(work: OwnFiles, plugin: str, views: Sequence[View]) -> TableAdditions:
     """Return the additions to one plugin's table of a file, for daemons with these views."""
     settings = work.request.settings
-    effective = views_of.plugin_table(views[-1], work.files, plugin)
+    effective = tables.plugin_table(views[-1], work.files, plugin)
     older = _version_1_table(work, plugin)
     base_runtime = config.chosen_base_runtime(_candidates(work, effective, plugin), effective, plugin)
     if not base_runtime and older:
         base_runtime = config.chosen_base_runtime(_candidates(work, older, SHORT), older, SHORT)
     made = config.entries(base_runtime, plugin, work.request.handlers, settings)
-    tables = [views_of.plugin_table(view, work.files, plugin) for view in views]
+    merged = [tables.plugin_table(view, work.files, plugin) for view in views]
     # without a map of runtimes, containerd 1.x uses its own runc
-    built_in = any(lookup(table, shape(plugin).runtimes) is ABSENT for table in tables)
+    built_in = any(lookup(table, shape(plugin).runtimes) is ABSENT for table in merged)
     legacy = settings.use_legacy_config and plugin == SHORT
     cdi = work.request.enable_cdi and _wants_cdi(work, effective, plugin)
     ours = work.request.served
     copied = tuple((name, entry) for name, entry in runtimes_in(older, SHORT).items() if name not in ours)
     built_in = built_in and all(name != BUILT_IN_RUNTIME for name, _ in copied)
     if not made:  # without a handler of ours the map of runtimes stays as it is
-        return Part(plugin, (), None, cdi=cdi)
-    return Part(plugin, made, work.request.default, copied, built_in=built_in, legacy=legacy, cdi=cdi)
+        return TableAdditions(plugin, (), None, cdi=cdi)
+    return TableAdditions(plugin, made, work.request.default, copied, built_in=built_in, legacy=legacy, cdi=cdi)
 
 
 def _version_1_table(work: OwnFiles, plugin: str) -> Table:
@@ -391,8 +381,8 @@ def _version_1_table(work: OwnFiles, plugin: str) -> Table:
     """
     if plugin != RUNTIME or work.effective_version not in (None, 1) or work.release is not None:
         return {}
-    known = runtimes_in(views_of.plugin_table(work.views[-1], work.files, RUNTIME), RUNTIME)
-    return {} if known else views_of.plugin_table(work.views[-1], work.files, SHORT)
+    known = runtimes_in(tables.plugin_table(work.views[-1], work.files, RUNTIME), RUNTIME)
+    return {} if known else tables.plugin_table(work.views[-1], work.files, SHORT)
 
 
 def _candidates(work: OwnFiles, effective: Table, plugin: str) -> list[Candidate]:
@@ -403,17 +393,17 @@ def _candidates(work: OwnFiles, effective: Table, plugin: str) -> list[Candidate
 def _wants_cdi(work: OwnFiles, effective: Table, plugin: str) -> bool:
     """Return whether `enable_cdi` has to be written: 2.0 and 2.1 have it on by default, newer ones do not know it."""
     said = lookup(effective, enable_cdi(plugin))
-    if said is True or work.version == 4:  # noqa: PLR2004  # the version
+    if said is True or not FILE_VERSIONS[work.version or 1].has_enable_cdi:
         return False
-    if work.release is None or work.release < READS_VERSION_3:
+    if work.release is None or work.release < CONTAINERD_2:
         return True
-    return said is False and work.release <= _LAST_WITH_ENABLE_CDI
+    return said is False and work.release <= LAST_WITH_ENABLE_CDI
 
 
-def _edit_file(wanted: DesiredFile, parts: Sequence[Part], version: int | None) -> DesiredFile:
+def _edit_file(wanted: DesiredFile, parts: Sequence[TableAdditions], version: int | None) -> DesiredFile:
     """Return a file with these parts added."""
     text, ownership = config.add_parts(wanted.base or b"", parts, version)
-    return wanted.holding(text, toml_document.parse, ownership)
+    return wanted.with_target(text, toml_document.parse, ownership)
 
 
 def _build_state(work: OwnFiles, files: Sequence[DesiredFile], notes: Sequence[str]) -> DesiredState:
@@ -422,7 +412,7 @@ def _build_state(work: OwnFiles, files: Sequence[DesiredFile], notes: Sequence[s
     No note keeps the handlers from being registered.
     """
     plugin = work.plugin(work.views[-1])
-    table = views_of.plugin_table(work.views[-1], work.files, plugin)
+    table = tables.plugin_table(work.views[-1], work.files, plugin)
     settings = work.request.settings
     told = [*notes, *config.note_unused_sources(work.inspection.sources, _candidates(work, table, plugin))]
     if work.release is None:  # trial.py checks the imports of a live containerd
@@ -456,7 +446,7 @@ def with_chosen_defaults(state: DesiredState, request: Request, records: Mapping
         if wanted.role not in layouts.NOT_TOML and wanted.target:
             changes = config.chosen_defaults(wanted.file.content or b"", recorded.ownership, request.served)
             text = toml_document.edit(wanted.target, changes, marker=MARKER)
-            files.append(wanted.holding(text, toml_document.parse, wanted.ownership))
+            files.append(wanted.with_target(text, toml_document.parse, wanted.ownership))
         else:
             files.append(wanted)
     return msgspec.structs.replace(state, files=tuple(files))
@@ -467,7 +457,7 @@ def refuse_lost_root(inspection: ContainerdInspection, records: Mapping[str, Rec
 
     It had other settings, and there is no copy of it. A file that we edited is restored.
     """
-    if inspection.placed is not None:
+    if inspection.distribution is not None:
         return
     root, drop_in = inspection.file(ROOT_ROLE), inspection.file(DROP_IN_ROLE)
     losses.refuse_lost_link(root, records)
@@ -547,7 +537,7 @@ def recognised(inspection: ContainerdInspection, toolkit_folder: str) -> Mapping
     containerd refuses to start with a literal import of a missing file. In a distribution's files, our entries are
     marked or lie in our toolkit folder, so nothing else has to be recognised. Raises ConfigurationError.
     """
-    if inspection.placed is not None:
+    if inspection.distribution is not None:
         return {}
     root, drop_in = inspection.file(ROOT_ROLE), inspection.file(DROP_IN_ROLE)
     found = {}

@@ -33,11 +33,9 @@ from toolkit_installer.engines.api import (
     parse_release,
 )
 from toolkit_installer.engines.common import cri, losses, reload_method, serving
-from toolkit_installer.engines.common import reload_method as common_trial
 from toolkit_installer.engines.common.serving import EngineBrokenError, NoAnswerError
-from toolkit_installer.engines.containerd import config, effective, layouts, templates, trial
+from toolkit_installer.engines.containerd import config, config_files, faults, layouts, tables, templates, trial
 from toolkit_installer.engines.containerd import desired as containerd_desired
-from toolkit_installer.engines.containerd import files as root_file
 from toolkit_installer.engines.containerd import inspection as containerd_inspection
 from toolkit_installer.engines.containerd.desired import DistributionEdit
 from toolkit_installer.engines.containerd.distributions import DISTRIBUTIONS, layout_of
@@ -49,6 +47,7 @@ from toolkit_installer.engines.containerd.inspection import (
     ContainerdInspection,
 )
 from toolkit_installer.engines.containerd.layouts import AdditionMethod, Layout
+from toolkit_installer.engines.containerd.own_files import OwnFiles
 from toolkit_installer.engines.containerd.tables import (
     CRI_TABLES,
     PLUGINS,
@@ -59,7 +58,6 @@ from toolkit_installer.engines.containerd.tables import (
     runtimes_in,
     shape,
 )
-from toolkit_installer.engines.containerd.work import OwnFiles
 from toolkit_installer.engines.ownership import (
     BUILT_IN,
     CgroupSetting,
@@ -125,7 +123,7 @@ def require_drop_in(named: NamedDropIn, found: ContainerdInspection) -> None:
     contents = {file.role: file.content for file in found.files}
     there = {path: content for role, path in named.layout.templates.items() if (content := contents.get(role))}
     start = named.layout.next_start(there, found.live.version if found.live is not None else None)
-    if start.way is not AdditionMethod.DROP_IN:
+    if start.method is not AdditionMethod.DROP_IN:
         raise ConfigurationError(
             f"this {named.layout.name} imports no drop-in, so that it would not read this file",
             path=named.path,
@@ -142,7 +140,7 @@ def _candidate_folders(node: Node, process: Process | None, folder: str) -> Iter
     if beside is not None:
         yield node.files, posixpath.join(posixpath.dirname(folder), beside), folder
     views: list[tuple[Reader, str]] = []
-    if process is not None and (started_with := root_file.find_config_or(process, "")):
+    if process is not None and (started_with := config_files.find_config_or(process, "")):
         views.append((Reader(root_of(process)), started_with))
     views += [(files, row.started_with) for files in node.readers()[1:] for row in DISTRIBUTIONS]
     for files, made in views:
@@ -170,12 +168,12 @@ class Containerd(Adapter[ContainerdInspection]):
     name = EngineName.CONTAINERD
 
     has_role = staticmethod(containerd_inspection.has_role)
-    recognised = staticmethod(containerd_desired.recognised)
-    without_us = staticmethod(containerd_desired.without_us)
+    find_unrecorded = staticmethod(containerd_desired.recognised)
+    remove_ours = staticmethod(containerd_desired.without_us)
     try_out = staticmethod(trial.try_out)
-    refusal = staticmethod(trial.refusal)
+    find_restart_obstacle = staticmethod(trial.refusal)
 
-    def may_be(self, role: str, name: str) -> bool:
+    def allows_name(self, role: str, name: str) -> bool:
         """Return whether a file of that role may be called `name`."""
         return self.has_role(role) and ENDING in name
 
@@ -187,7 +185,7 @@ class Containerd(Adapter[ContainerdInspection]):
             process = serving.find_process(node, self.name, socket)
             named = find_named_drop_in(node, process, target.config)
         layout = named.layout if named is not None else self._layout(node, target, socket)
-        answer = Inspection(socket, (), *serving.query_engine(self, node, socket, target.asked.answer_timeout))
+        answer = Inspection(socket, (), *serving.query_engine(self, node, socket, target.settings.answer_timeout))
         if layout is not None:
             files, path = (named.files, named.path) if named is not None else (node.files, layout.drop_in)
             found = containerd_inspection.inspect_distribution(node, target, layout, answer, files, path)
@@ -201,7 +199,7 @@ class Containerd(Adapter[ContainerdInspection]):
         config = target.config
         if config is None:
             process = serving.find_process(node, self.name, socket)
-            config = root_file.find_config(process) if process is not None else None
+            config = config_files.find_config(process) if process is not None else None
         layout = layout_of(node.files.content, config) if config is not None else None
         if config is None or layout is None:
             return None
@@ -209,7 +207,7 @@ class Containerd(Adapter[ContainerdInspection]):
         copied = layout.may_be_copied(config, socket, lambda path: node.files.status(path) is not None)
         return None if copied and serving.find_process(node, self.name, socket) is None else layout
 
-    def desired(
+    def build_desired_state(
         self, inspection: ContainerdInspection, request: Request, records: Mapping[str, RecordedFile]
     ) -> DesiredState:
         """Return the desired content of all files. Raises ConfigurationError."""
@@ -235,8 +233,8 @@ class Containerd(Adapter[ContainerdInspection]):
             if file.role not in layouts.NOT_TOML:
                 losses.refuse_replaced(wanted, recorded, toml_document.parse, request.toolkit_folder, CRI_TABLES)
         containerd_desired.refuse_lost_root(inspection, records)
-        if inspection.placed is not None:
-            return DistributionEdit(inspection, inspection.placed, request, without).desired()
+        if inspection.distribution is not None:
+            return DistributionEdit(inspection, inspection.distribution, request, without).build_desired_state()
         # an engine that is down for a moment is no reason to move our entries; in a drop-in of another program, our
         # entries are no evidence of how containerd merges files
         there = inspection.file(DROP_IN_ROLE).content is not None
@@ -246,14 +244,14 @@ class Containerd(Adapter[ContainerdInspection]):
         state = containerd_desired.build_drop_in_state(work) or containerd_desired.build_in_place_state(work)
         return containerd_desired.with_chosen_defaults(state, request, records)
 
-    def default_of(self, file: EngineFile) -> str | None:
+    def read_default(self, file: EngineFile) -> str | None:
         """Return the default runtime that a file of containerd's own names. Raises ConfigurationError."""
         if file.role in layouts.ROLES or file.content is None:
             return None
         document, _ = parse_checked(file.content)
         return find_default(document, *map(shape, PLUGINS))
 
-    def others_naming(
+    def find_files_naming(
         self,
         node: Node,
         live: LiveState | None,
@@ -263,13 +261,13 @@ class Containerd(Adapter[ContainerdInspection]):
     ) -> Sequence[tuple[EngineFile, Ownership]]:
         """Return the file that imports our drop-in by its own line, if its default runtime is one of `handlers`."""
         process = live.process if live is not None else None
-        if process is not None and root_file.find_layout(process) is not None:
+        if process is not None and config_files.find_layout(process) is not None:
             return ()  # a distribution generates it
         if DROP_IN_ROLE not in known:
             return ()
         beside = posixpath.join(posixpath.dirname(posixpath.dirname(known[DROP_IN_ROLE])), posixpath.basename(CONFIG))
         try:
-            config = root_file.find_config_or(process, CONFIG) if process is not None else None
+            config = config_files.find_config_or(process, CONFIG) if process is not None else None
             root = EngineFile(ROOT_ROLE, *node.locate_file(config or beside))
             document, _ = parse_checked(root.content or b"")
         except (ConfigurationError, NodeError):
@@ -277,7 +275,7 @@ class Containerd(Adapter[ContainerdInspection]):
         owned = _find_dangling_defaults(document, handlers, defaults.get(ROOT_ROLE))
         return [(root, Ownership(owned))] if owned and root.path not in known.values() else []
 
-    def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
+    def choose_reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Return a restart by systemd by default: containerd cannot reload its files, and SIGHUP kills it.
 
         The unit may be a distribution's; k0s restarts its containerd by itself.
@@ -286,7 +284,7 @@ class Containerd(Adapter[ContainerdInspection]):
         if (
             live is not None
             and live.process is not None
-            and (layout := root_file.find_layout(live.process)) is not None
+            and (layout := config_files.find_layout(live.process)) is not None
         ):
             if layout.reloads_itself and settings.reload_mode in (None, ReloadMode.SIGNAL):
                 return Reload(ReloadMode.SIGNAL, watched_by=layout.name)
@@ -303,7 +301,7 @@ class Containerd(Adapter[ContainerdInspection]):
         reload = reload_method.choose_reload(node, self.name, inspection, settings.reload_mode, ReloadMode.SYSTEMD)
         return msgspec.structs.replace(reload, restarts=True) if reload.mode is ReloadMode.SIGNAL else reload
 
-    def dangers(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:
+    def describe_reload_risks(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:
         """Return a warning about a signal after which nothing starts containerd again."""
         process = inspection.process
         if reload.mode is not ReloadMode.SIGNAL or process is None:
@@ -321,13 +319,13 @@ class Containerd(Adapter[ContainerdInspection]):
         live = query_cri(node, socket, seconds)
         return msgspec.structs.replace(live, own=_registered_by_itself(live))
 
-    def reads_instead(self, node: Node, live: LiveState, files: Mapping[str, str]) -> str:
+    def find_other_config(self, node: Node, live: LiveState, files: Mapping[str, str]) -> str:
         """Return the file that containerd reads if it is not ours and imports none of ours; "" on a distribution."""
-        if live.process is None or root_file.find_layout(live.process) is not None:
+        if live.process is None or config_files.find_layout(live.process) is not None:
             return ""
         return containerd_inspection.reads_instead(node, live.process, tuple(files.values()))
 
-    def faults(
+    def find_faults(
         self, node: Node, socket: str, live: LiveState | None, files: Mapping[str, str], *, as_written: bool
     ) -> tuple[Fault, ...]:
         """Return why the CRI would not start or ignores a file; on a distribution, which files are not TOML."""
@@ -340,11 +338,11 @@ class Containerd(Adapter[ContainerdInspection]):
         process = live.process if live is not None else serving.find_process(node, self.name, socket)
         called = live.version if live is not None else ""
         if process is not None and not called:
-            called = common_trial.query_containerd_version(node.programs, process.executable)
+            called = reload_method.query_containerd_version(node.programs, process.executable)
         try:
-            if process is not None and root_file.find_layout(process) is not None:
+            if process is not None and config_files.find_layout(process) is not None:
                 return ()
-            place = root_file.find_config_or(process, containerd_inspection.CONFIG) if process is not None else None
+            place = config_files.find_config_or(process, containerd_inspection.CONFIG) if process is not None else None
             reader = Reader(root_of(process)) if process is not None and place is not None else node.files
             root = place or files.get(containerd_inspection.ROOT_ROLE, containerd_inspection.CONFIG)
             read = containerd_inspection.read_files(reader, root)
@@ -352,9 +350,9 @@ class Containerd(Adapter[ContainerdInspection]):
             # an unreadable file is reported where it is to be changed, and may be valid for containerd
             broken = error.path is not None and not isinstance(error, NodeError)
             return (Fault.of(error, stops=True),) if broken else ()
-        return tuple(effective.check_files(read, called))
+        return tuple(faults.check_files(read, called))
 
-    def other_files(
+    def find_other_files(
         self,
         node: Node,
         asked: EngineSettings,
@@ -385,40 +383,40 @@ class Containerd(Adapter[ContainerdInspection]):
             others.append((msgspec.structs.replace(file, role=role), Ownership(owned)))
         return others
 
-    def listed(self, files: Sequence[tuple[str, bytes]], version: str) -> Sequence[ListedRuntime]:
+    def list_runtimes(self, files: Sequence[tuple[str, bytes]], version: str) -> Sequence[ListedRuntime]:
         """Return the runtimes of config.toml and its imports. Raises ConfigurationError."""
-        read = [effective.parse_file("", path, content) for path, content in files]
-        return tuple(effective.list_runtimes(read, parse_release(version))) if read else ()
+        read = [tables.parse_file("", path, content) for path, content in files]
+        return tuple(tables.list_runtimes(read, parse_release(version))) if read else ()
 
-    def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:
+    def read_cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:
         """Return the cgroup driver of the default runtime. Raises ConfigurationError."""
-        default = next((each for each in self.listed(files, version) if each.default), None)
+        default = next((each for each in self.list_runtimes(files, version) if each.default), None)
         if default is None or default.systemd is None:
             return None
         return CgroupSetting("systemd" if default.systemd else "cgroupfs", default.path, default.line)
 
-    def cgroup_switch(self, driver: str) -> str:
+    def describe_cgroup_edit(self, driver: str) -> str:
         """Return how to change containerd's cgroup driver, in words: each runtime has its own."""
         return f"write SystemdCgroup = {str(driver == 'systemd').lower()} into the options of each runtime"
 
-    def cdi_switch(self) -> str:
+    def describe_cdi_edit(self) -> str:
         """Return how to turn on CDI in containerd's CRI, in words."""
         return "write enable_cdi = true into the CRI plugin's table"
 
-    def still_serving(self, node: Node, live: LiveState, toolkit_folder: str) -> str:  # noqa: ARG002  # the process's own files
+    def find_serving_files(self, node: Node, live: LiveState, toolkit_folder: str) -> str:  # noqa: ARG002  # the process's own files
         """Return the files that keep our handlers served after a restart; "" for none, and on a distribution."""
         process = live.process
         try:
-            if process is None or root_file.find_layout(process) is not None:
+            if process is None or config_files.find_layout(process) is not None:
                 return ""
-            root = root_file.find_config_or(process, containerd_inspection.CONFIG)
+            root = config_files.find_config_or(process, containerd_inspection.CONFIG)
             if root is None:
                 return ""
             read = containerd_inspection.read_files(Reader(root_of(process)), root)
         except ConfigurationError:
             return ""  # unknown then
-        faults = effective.find_served_in(read, live.release, toolkit_folder)
-        return "; ".join(f"{fault.path}:{fault.line} {fault.reason}" for fault in faults)
+        serving_ours = faults.find_served_in(read, live.release, toolkit_folder)
+        return "; ".join(f"{fault.path}:{fault.line} {fault.reason}" for fault in serving_ours)
 
     def try_handlers(self, node: Node, socket: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
         """Start a short container through each handler. Raises EngineSilentError."""
@@ -432,7 +430,7 @@ class Containerd(Adapter[ContainerdInspection]):
 
         No signal is sent where the distribution restarts its containerd by itself.
         """
-        layout = root_file.find_layout(process)
+        layout = config_files.find_layout(process)
         if layout is not None and layout.reloads_itself:
             log.get().info(
                 "Waiting for the distribution to restart its containerd",
@@ -550,8 +548,8 @@ def _registered_by_itself(live: LiveState) -> frozenset[str]:
     A handler whose executable differs from the distribution's file is another program's by now, and is omitted.
     """
     process = live.process
-    layout = root_file.find_layout(process) if process is not None else None
-    if process is None or layout is None or layout.detects is None:
+    layout = config_files.find_layout(process) if process is not None else None
+    if process is None or layout is None or layout.detection is None:
         return frozenset()
     try:
         # our block in a template also appears in the generated file, and is not the distribution's
@@ -561,6 +559,6 @@ def _registered_by_itself(live: LiveState) -> frozenset[str]:
     made = runtimes_in(document, layout.plugin)
     return frozenset(
         name
-        for name in layout.detects.handlers & made.keys() & live.handlers.keys()
+        for name in layout.detection.handlers & made.keys() & live.handlers.keys()
         if live.handlers[name] in (None, executable(made[name]))
     )

@@ -12,11 +12,9 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.api import EngineFile, Inspection
 from toolkit_installer.engines.common import command_line, reload_method
 from toolkit_installer.engines.common.serving import PROCESS_NAMES, find_process
-from toolkit_installer.engines.containerd import effective, layouts
-from toolkit_installer.engines.containerd import files as containerd_files
-from toolkit_installer.engines.containerd import files as root_file
-from toolkit_installer.engines.containerd.config import COMMAND, Sources
-from toolkit_installer.engines.containerd.files import ImportedFile, MissingImport
+from toolkit_installer.engines.containerd import config_files, layouts, tables
+from toolkit_installer.engines.containerd.config import COMMAND, ContainerdSources
+from toolkit_installer.engines.containerd.config_files import ImportedFile, MissingImport
 from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.engines.containerd.tables import ConfigFile, find_disabled
 from toolkit_installer.engines.target import EngineTarget
@@ -53,17 +51,17 @@ class DistributionInspection(msgspec.Struct, frozen=True):
 class ContainerdInspection(Inspection, frozen=True):
     """An inspected containerd. `files` includes the imported files that can be edited, with roles by their paths."""
 
-    placed: DistributionInspection | None = None
+    distribution: DistributionInspection | None = None
     """Its files are a distribution's; None: its own."""
 
     graph: tuple[ImportedFile, ...] = ()
     """All imported files, an existing drop-in included."""
     missing: tuple[MissingImport, ...] = ()
-    sources: Sources = Sources()
+    sources: ContainerdSources = ContainerdSources()
     """Sources of the handlers' settings besides these files."""
     kubelet: int | None = None
     """The PID of a kubelet of this node."""
-    recognised: bool = False
+    detected: bool = False
     """The engine was recognised on the node, not named (`--runtime`)."""
     binary_version: str = ""
     """The version that the binary of a running but silent containerd prints; empty: unknown."""
@@ -100,9 +98,9 @@ def has_role(role: str) -> bool:
 def read_files(files: Reader, root: str) -> tuple[ConfigFile, ...]:
     """Return the root and all of its imports, as a daemon reads them. Raises ConfigurationError, NodeError."""
     content = files.content(root) or b""
-    graph, _ = containerd_files.read_imports(files, root, content, frozenset())
-    imported = (effective.parse_file("", each.path, each.content, each.by_relative_pattern) for each in graph)
-    return (effective.parse_file("", root, content), *imported)
+    graph, _ = config_files.read_imports(files, root, content, frozenset())
+    imported = (tables.parse_file("", each.path, each.content, each.by_relative_pattern) for each in graph)
+    return (tables.parse_file("", root, content), *imported)
 
 
 def disabled_in(inspection: Inspection) -> tuple[str, str] | None:
@@ -120,7 +118,7 @@ def inspect_distribution(
     ConfigurationError, NodeError.
     """
     live, process = answer.live, answer.process
-    drop_in, ignored = layout.drop_in_for(target.asked)
+    drop_in, ignored = layout.drop_in_for(target.settings)
     drop_in = usual if drop_in == layout.drop_in else drop_in
     files = [
         EngineFile(layouts.GENERATED_ROLE, *node.locate_file(layout.generated)),
@@ -129,11 +127,13 @@ def inspect_distribution(
     files += [EngineFile(role, *node.locate_file(path)) for role, path in layout.templates.items()]
     own = layout.low_level(node, process)
     changed = _modified_after(node, layout.templates.values(), layout.generated)
-    placed = DistributionInspection(layout, made.content(layout.source), own, ignored, changed)
+    distribution = DistributionInspection(layout, made.content(layout.source), own, ignored, changed)
     usual = layout.generated
-    place = (root_file.find_config_or(process, usual) or usual) if process is not None else None
-    sources = _read_sources(node, process, target.asked, place)
-    return ContainerdInspection(answer.socket, tuple(files), live, answer.silence, placed=placed, sources=sources)
+    place = (config_files.find_config_or(process, usual) or usual) if process is not None else None
+    sources = _read_sources(node, process, target.settings, place)
+    return ContainerdInspection(
+        answer.socket, tuple(files), live, answer.silence, distribution=distribution, sources=sources
+    )
 
 
 def _modified_after(node: Node, paths: Iterable[str], than: str) -> frozenset[str]:
@@ -145,7 +145,7 @@ def _modified_after(node: Node, paths: Iterable[str], than: str) -> frozenset[st
 def inspect_own(node: Node, target: EngineTarget, answer: Inspection) -> ContainerdInspection:
     """Read all files of a containerd whose files are its own. Raises ConfigurationError, NodeError."""
     process = answer.process
-    settings = target.asked
+    settings = target.settings
     given = _find_given_config(process, target)
     config = target.config or given or CONFIG
     root = EngineFile(ROOT_ROLE, *node.locate_file(config))
@@ -157,9 +157,9 @@ def inspect_own(node: Node, target: EngineTarget, answer: Inspection) -> Contain
         elsewhere[posixpath.dirname(given)] = posixpath.dirname(config)
     names = frozenset({drop_in_path, drop_in.path, named})
     different = {there: here for there, here in elsewhere.items() if there != here}
-    graph, missing = containerd_files.read_imports(node.files, config, root.content or b"", names, different)
+    graph, missing = config_files.read_imports(node.files, config, root.content or b"", names, different)
     files = (root, drop_in, *_editable_imports(node, graph, {root.path, drop_in.path}))
-    place = root_file.find_config_or(process, CONFIG) if process is not None else None
+    place = config_files.find_config_or(process, CONFIG) if process is not None else None
     return ContainerdInspection(
         answer.socket,
         files,
@@ -172,7 +172,7 @@ def inspect_own(node: Node, target: EngineTarget, answer: Inspection) -> Contain
         kubelet=next(
             (each.pid for each in processes.find_by_name(frozenset({"kubelet"})) if node.is_home_of(each)), None
         ),
-        recognised=target.recognised,
+        detected=target.detected,
         drop_in_names=names,
         drop_in_named=named,
         elsewhere=_find_other_config(node, process, target),
@@ -199,7 +199,7 @@ def _find_given_config(process: Process | None, target: EngineTarget) -> str | N
     if process is None:
         return None
     try:
-        return root_file.find_config(process)
+        return config_files.find_config(process)
     except command_line.HiddenError as error:
         if target.config is None:
             raise
@@ -221,13 +221,13 @@ def reads_instead(node: Node, process: Process, ours: Sequence[str]) -> str:
     """
     if process.name not in PROCESS_NAMES[EngineName.CONTAINERD]:
         return ""
-    theirs = root_file.find_config_or(process, CONFIG)
+    theirs = config_files.find_config_or(process, CONFIG)
     if theirs is None or any(command_line.is_same_file(node, process, theirs, each) is not False for each in ours):
         return ""
     try:
         content = processes.read_as(process, theirs) or b""
         reader = Reader(processes.root_of(process))
-        imported, _ = containerd_files.read_imports(reader, theirs, content, frozenset())
+        imported, _ = config_files.read_imports(reader, theirs, content, frozenset())
     except ConfigurationError:
         return ""  # it cannot be read, so its imports are unknown
     known = any(
@@ -250,7 +250,9 @@ def _editable_imports(node: Node, imported: tuple[ImportedFile, ...], known: set
     return result
 
 
-def _read_sources(node: Node, process: Process | None, settings: EngineSettings, place: str | None) -> Sources:
+def _read_sources(
+    node: Node, process: Process | None, settings: EngineSettings, place: str | None
+) -> ContainerdSources:
     """Read the sources of the handlers' settings besides the engine's files. Raises NodeError.
 
     `place`: the path of the live containerd's file in its own view; None if unknown.
@@ -260,4 +262,4 @@ def _read_sources(node: Node, process: Process | None, settings: EngineSettings,
     if process is not None and place is not None and (not asked or COMMAND in asked):
         printed, _ = reload_method.dump_containerd_config(node.programs, process.executable, path=place)
     paths = (each.partition("=")[2] for each in asked)
-    return Sources(asked, printed, {path: node.files.content(path) for path in paths if path})
+    return ContainerdSources(asked, printed, {path: node.files.content(path) for path in paths if path})

@@ -22,10 +22,9 @@ from toolkit_installer.engines.ownership import Ownership, remove_ours
 from toolkit_installer.engines.registry import Distribution
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, located
-from toolkit_installer.node import root as look
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, root_of
-from toolkit_installer.node.root import NodeError
+from toolkit_installer.node.root import NodeError, may_run
 from toolkit_installer.settings import EngineName, EngineSettings
 
 if TYPE_CHECKING:
@@ -123,7 +122,7 @@ class NextStart(msgspec.Struct, frozen=True):
     `base`: the version of the distribution's own template, which the template may include.
     """
 
-    way: AdditionMethod
+    method: AdditionMethod
     version: int
     template: str | None = None
     notes: tuple[str, ...] = ()
@@ -140,9 +139,9 @@ class Layout(msgspec.Struct, frozen=True):
     template: str | None = None
     older_template: str | None = None
     """The template that is read where `template` is absent."""
-    way: AdditionMethod = AdditionMethod.DROP_IN
+    method: AdditionMethod = AdditionMethod.DROP_IN
     reloads_itself: bool = False
-    detects: Detection | None = None
+    detection: Detection | None = None
     """The folder and handlers by which the distribution registers the toolkit itself, None if it does not."""
     runcs: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
@@ -158,7 +157,7 @@ class Layout(msgspec.Struct, frozen=True):
         determined.
         """
         notes = (f"{self.name} merges the drop-in and restarts its containerd by itself",)
-        return NextStart(self.way, self.version, self.template, notes if self.reloads_itself else ())
+        return NextStart(self.method, self.version, self.template, notes if self.reloads_itself else ())
 
     def may_set_default(self, read: Callable[[str], bytes | None]) -> bool:  # noqa: ARG002  # overridden
         """Return whether the default runtime in the generated file may come from an option of the distribution."""
@@ -211,21 +210,27 @@ class Layout(msgspec.Struct, frozen=True):
     @property
     def plugin(self) -> str:
         """The plugin that has the runtimes in the generated file."""
-        return tables.CRI_PLUGIN[self.version]
+        return tables.FILE_VERSIONS[self.version].plugin
 
-    def finds(self, toolkit_folder: str) -> bool:
+    def detects_toolkit_in(self, toolkit_folder: str) -> bool:
         """Return whether the distribution itself detects a toolkit in this folder."""
-        return self.detects is not None and toolkit_folder == self.detects.folder
+        return self.detection is not None and toolkit_folder == self.detection.folder
 
-    def finding(self, toolkit_folder: str) -> frozenset[str]:
+    def detectable_handlers(self, toolkit_folder: str) -> frozenset[str]:
         """Return the runtimes that the distribution may register itself once a toolkit is in this folder."""
-        return self.detects.handlers if self.detects is not None and self.finds(toolkit_folder) else frozenset()
+        return (
+            self.detection.handlers
+            if self.detection is not None and self.detects_toolkit_in(toolkit_folder)
+            else frozenset()
+        )
 
-    def found_by_itself(self, request: Request) -> dict[str, str]:
+    def detected_handlers(self, request: Request) -> dict[str, str]:
         """Return the handler that it registers when it restarts. Raises ConfigurationError if that is not ours."""
         handler = request.handlers[0]
-        if not self.finds(request.toolkit_folder) or handler.name != "nvidia":
-            found = f", and finds by itself only {self.detects.folder}, as nvidia" if self.detects is not None else ""
+        if not self.detects_toolkit_in(request.toolkit_folder) or handler.name != "nvidia":
+            found = (
+                f", and finds by itself only {self.detection.folder}, as nvidia" if self.detection is not None else ""
+            )
             template = posixpath.basename(self.template or "")
             raise ConfigurationError(
                 f"this {self.name} takes no additions{found}",
@@ -247,7 +252,7 @@ class Layout(msgspec.Struct, frozen=True):
         if not paths and process is not None:
             beside, root = posixpath.join(posixpath.dirname(process.executable), RUNC), root_of(process)
             with contextlib.suppress(NodeError):  # the process ended meanwhile, or hides its files
-                paths = [beside] if self.runcs and look.may_run(root.outside(root.canonical(beside))) else []
+                paths = [beside] if self.runcs and may_run(root.outside(root.canonical(beside))) else []
         return tuple(paths[:1])
 
 

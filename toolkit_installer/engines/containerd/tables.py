@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import enum
 import posixpath
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Final
 
 import msgspec
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Path, Table, lookup, merge_tables
-from toolkit_installer.engines.ownership import Shape
-from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.engines.ownership import ListedRuntime, Shape
+from toolkit_installer.errors import ConfigurationError, located
 
 SHORT: Final = "cri"
 """The CRI plugin's name in files of version 1."""
@@ -24,14 +24,59 @@ GRPC: Final = "io.containerd.grpc.v1.cri"
 """Its name in files of version 2."""
 RUNTIME: Final = "io.containerd.cri.v1.runtime"
 """The plugin that owns the runtimes in files of version 3 and 4."""
-PLUGINS: Final = (RUNTIME, GRPC, SHORT)
-"""Newest first: where a 2.x reads two of them, the newer name's values count."""
 IMAGES: Final = "io.containerd.cri.v1.images"
 """The plugin that has the sandbox image and the registries in files of version 3 and 4."""
+
+Release = tuple[int, int]
+"""Major and minor."""
+_ANY: Final[Release] = (0, 0)
+CONTAINERD_2: Final[Release] = (2, 0)
+MERGES_DEEPLY: Final[Release] = (2, 1)
+"""The first that merges an imported file's tables into the earlier ones; older ones replace a plugin's whole table."""
+LAST_WITH_ENABLE_CDI: Final[Release] = (2, 1)
+"""The last that knows the key `enable_cdi`; newer ones always resolve CDI devices."""
+MIGRATES_EACH_FILE: Final[Release] = (2, 3)
+"""The first that migrates each file by its own version; older ones apply the last version of any file to all."""
+
+
+class FileVersion(msgspec.Struct, frozen=True, kw_only=True):
+    """A version of containerd's configuration files.
+
+    `plugin`: the plugin that owns the runtimes in such a file. `since`: the first release that reads it. `new_since`:
+    the first release for which a new file is of this version; None: no new file is. `found_under`: the names under
+    which 2.3 and later look for the runtimes in such a file, in that order; `found_before_2_3`: those of 2.0 to 2.2.
+    """
+
+    plugin: str = RUNTIME
+    since: Release
+    new_since: Release | None = None
+    found_under: tuple[str, ...] = (RUNTIME,)
+    found_before_2_3: tuple[str, ...] = (RUNTIME,)
+
+    @property
+    def is_for_2(self) -> bool:
+        """Whether no containerd 1.x reads it: its readers have CDI on by default."""
+        return self.since >= CONTAINERD_2
+
+    @property
+    def has_enable_cdi(self) -> bool:
+        """Whether some release that reads it knows the key `enable_cdi`."""
+        return self.since <= LAST_WITH_ENABLE_CDI
+
+
+FILE_VERSIONS: Final = {
+    1: FileVersion(plugin=SHORT, since=_ANY, found_under=(RUNTIME, SHORT, GRPC)),
+    2: FileVersion(
+        plugin=GRPC, since=_ANY, new_since=_ANY, found_under=(RUNTIME, GRPC), found_before_2_3=(RUNTIME, GRPC)
+    ),
+    3: FileVersion(since=CONTAINERD_2, new_since=CONTAINERD_2, found_under=(RUNTIME, GRPC)),
+    4: FileVersion(since=(2, 3)),
+}
+"""The known versions by number. A file without a version is of version 1."""
+PLUGINS: Final = tuple(dict.fromkeys(version.plugin for version in reversed(FILE_VERSIONS.values())))
+"""The CRI plugin's names, newest first: where a 2.x reads two of them, the newer name's values count."""
 CRI_TABLES: Final = (*PLUGINS, IMAGES)
 """All names under which a file configures the CRI."""
-CRI_PLUGIN: Final = {1: SHORT, 2: GRPC, 3: RUNTIME, 4: RUNTIME}
-"""The plugin that owns the runtimes, by the file's version."""
 
 BUILT_IN_RUNTIME: Final = "runc"
 DEFAULT_RUNTIME_TYPE: Final = "io.containerd.runc.v2"
@@ -129,9 +174,9 @@ def runtimes_in(document: Table, plugin: str) -> Table:
 
 def check_version(version: Any) -> int:
     """Return the checked version of a distribution's file. Raises ConfigurationError for an unknown version."""
-    if type(version) is not int or version not in CRI_PLUGIN:
+    if type(version) is not int or version not in FILE_VERSIONS:
         raise ConfigurationError(
-            f"is of version {version!r}; versions {min(CRI_PLUGIN)} to {max(CRI_PLUGIN)} are known",
+            f"is of version {version!r}; versions {min(FILE_VERSIONS)} to {max(FILE_VERSIONS)} are known",
             hint="use an installer that is as new as the distribution",
         )
     return version
@@ -156,9 +201,9 @@ def parse_checked(content: bytes) -> tuple[Table, int | None]:
     version = document.get("version")
     if version is not None and type(version) is not int:
         raise invalid_value_error(content, VERSION, "must be a number")
-    if version is not None and version not in CRI_PLUGIN:
+    if version is not None and version not in FILE_VERSIONS:
         raise ConfigurationError(
-            f"is of version {version}; versions 1 to {max(CRI_PLUGIN)} are known",
+            f"is of version {version}; versions 1 to {max(FILE_VERSIONS)} are known",
             line=toml_document.line_of(content, VERSION),
             hint="a newer toolkit-installer may know it; or write it for a version that is known",
         )
@@ -207,17 +252,6 @@ def invalid_value_error(content: bytes, path: Path, what: str) -> ConfigurationE
     )
 
 
-Release = tuple[int, int]
-"""Major and minor."""
-
-READS_VERSION_3: Release = (2, 0)
-MERGES_DEEPLY: Release = (2, 1)
-"""The first that merges an imported file's tables into the earlier ones; older ones replace a plugin's whole table."""
-READS_VERSION_4: Release = (2, 3)
-MIGRATES_EACH_FILE: Release = (2, 3)
-"""The first that migrates each file by its own version; older ones apply the last version of any file to all."""
-
-
 _MIGRATED_BESIDE_RUNTIMES = frozenset({"snapshotter", "disable_snapshot_annotations", "discard_unpacked_layers"})
 """Settings that a 2.x migrates from a version 2 file only if it has runtimes: adding runtimes would turn them on."""
 
@@ -229,6 +263,10 @@ class View(enum.StrEnum):
     """A relative pattern is resolved in the daemon's working directory; a plugin's table is replaced whole."""
     SHALLOW = "containerd 1.7 and 2.0"
     DEEP = "containerd 2.1 and later"
+
+
+_LAST_RELEASES: Final[dict[View, Release]] = {View.OLDEST: (1, 6), View.SHALLOW: (2, 0), View.DEEP: (1 << 30, 0)}
+"""The last release with each view."""
 
 
 class ConfigFile(msgspec.Struct, frozen=True):
@@ -246,14 +284,39 @@ class ConfigFile(msgspec.Struct, frozen=True):
     by_relative_pattern: bool
 
 
+def parse_file(role: str, path: str, content: bytes, by_relative_pattern: bool = False) -> ConfigFile:  # noqa: FBT001, FBT002
+    """Return a parsed file. Raises ConfigurationError naming the file."""
+    with located(path):
+        return ConfigFile(role, path, content, *parse_checked(content), by_relative_pattern)
+
+
+def last_version(files: Sequence[ConfigFile], release: Release | None) -> int | None:
+    """Return the version by which a daemon reads all files, None if no file has that line.
+
+    Until 2.2 the last version of any file counts for all; later ones read each file by its own version.
+    """
+    said = [file.version for file in files if file.version is not None]
+    if not said:
+        return None
+    return said[0] if release is not None and release >= MIGRATES_EACH_FILE else said[-1]
+
+
 def possible_views(release: Release | None, version: int | None) -> tuple[View, ...]:
     """Return the possible views: one if the release is known, else those of all releases that read this version."""
-    if release is None:
-        older = (View.OLDEST, View.SHALLOW) if (version or 1) <= 2 else ()  # noqa: PLR2004  # version 2
-        return (*older, *((View.SHALLOW,) if version == 3 else ()), View.DEEP)  # noqa: PLR2004  # version 3: 2.0 too
-    if release >= MERGES_DEEPLY:
-        return (View.DEEP,)
-    return (View.OLDEST,) if release <= (1, 6) else (View.SHALLOW,)
+    first = FILE_VERSIONS[version or 1].since if release is None else release
+    views = tuple(view for view, last in _LAST_RELEASES.items() if first <= last)
+    return views if release is None else views[:1]
+
+
+def newest_readable_version(release: Release) -> int:
+    """Return the newest version that this release reads."""
+    return max(number for number, version in FILE_VERSIONS.items() if version.since <= release)
+
+
+def new_file_version(release: Release | None) -> int:
+    """Return the version of a new file for this release; for None, the one that every release reads."""
+    known = {number: version.new_since for number, version in FILE_VERSIONS.items()}
+    return max(number for number, since in known.items() if since is not None and since <= (release or _ANY))
 
 
 def files_read_by(view: View, files: Sequence[ConfigFile]) -> list[ConfigFile]:
@@ -282,12 +345,10 @@ def names(view: View, version: int | None, release: Release | None) -> tuple[str
 
     2.0 to 2.2 do not read the CRI plugin's table under its version 1 name.
     """
-    if view is not View.DEEP and (release is None or release < READS_VERSION_3):
-        return (CRI_PLUGIN[version or 1],)
-    each = release is None or release >= MIGRATES_EACH_FILE
-    if version is None or version == 1:
-        return (RUNTIME, SHORT, GRPC) if each else (RUNTIME,)
-    return {2: (RUNTIME, GRPC), 3: (RUNTIME, GRPC) if each else (RUNTIME,), 4: (RUNTIME,)}[version]
+    row = FILE_VERSIONS[version or 1]
+    if view is not View.DEEP and (release is None or release < CONTAINERD_2):
+        return (row.plugin,)
+    return row.found_under if release is None or release >= MIGRATES_EACH_FILE else row.found_before_2_3
 
 
 def plugin_of(view: View, files: Sequence[ConfigFile], version: int | None, release: Release | None) -> str:
@@ -297,12 +358,12 @@ def plugin_of(view: View, files: Sequence[ConfigFile], version: int | None, rele
     bare = isinstance(migrated, dict) and "runtimes" not in migrated
     if bare and not _MIGRATED_BESIDE_RUNTIMES.isdisjoint(migrated):
         return RUNTIME if RUNTIME in known else GRPC
-    usual = CRI_PLUGIN[version] if version is not None and CRI_PLUGIN[version] in known else known[0]
+    usual = FILE_VERSIONS[version].plugin if version is not None else ""
     for name in known:
         table = lookup(plugin_table(view, files, name), table_of(name))
         if isinstance(table, dict) and not {"runtimes", "default_runtime_name"}.isdisjoint(table):
             return name
-    return usual
+    return usual if usual in known else known[0]
 
 
 def merge_served(
@@ -315,6 +376,33 @@ def merge_served(
         found |= table if isinstance(table, dict) else {}
     own = {BUILT_IN_RUNTIME: {"runtime_type": DEFAULT_RUNTIME_TYPE}}
     known = found.get("runtimes")
-    if view is View.DEEP or (release is not None and release >= READS_VERSION_3):
+    if view is View.DEEP or (release is not None and release >= CONTAINERD_2):
         known = merge_tables(own, known or {})  # the daemon decodes a file's values over its own table
     return known if known is not None else own, found.get("default_runtime_name")
+
+
+def list_runtimes(files: Sequence[ConfigFile], release: Release | None) -> Iterator[ListedRuntime]:
+    """Yield the runtimes that a daemon has with these files, its own runc included."""
+    version = last_version(files, release)
+    (view, *_) = possible_views(release, version)
+    known, default = merge_served(view, files, version, release)
+    plugin = plugin_of(view, files, version, release)
+    for name, entry in known.items():
+        path, line = _find_runtime(files_read_by(view, files), name)
+        runc = is_runc(entry)
+        runs = executable(entry) or (BUILT_IN_RUNTIME if runc else None)  # runc's shim looks for it in PATH
+        by_systemd = _is_by_systemd(entry, files, plugin) if runc and line is not None else None
+        yield ListedRuntime(name, runs, path, line, by_systemd, name == (default or BUILT_IN_RUNTIME))
+
+
+def _is_by_systemd(entry: Table, files: Sequence[ConfigFile], plugin: str) -> bool:
+    for_all = (lookup(file.document, ("plugins", plugin, "systemd_cgroup")) for file in files)
+    return lookup(entry, ("options", "SystemdCgroup")) is True or any(said is True for said in for_all)
+
+
+def _find_runtime(files: Sequence[ConfigFile], name: str) -> tuple[str, int | None]:
+    for file in reversed(files):
+        for plugin in PLUGINS:
+            if name in runtimes_in(file.document, plugin):
+                return file.path, toml_document.line_of(file.content, (*shape(plugin).runtimes, name))
+    return files[0].path, None

@@ -11,9 +11,9 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import DocumentError, Remove, Set, Table, lookup
 from toolkit_installer.engines.api import DesiredFile, DesiredState
 from toolkit_installer.engines.common import command_line, reload_method
-from toolkit_installer.engines.containerd import config, files, templates
-from toolkit_installer.engines.containerd.config import Part
-from toolkit_installer.engines.containerd.files import ImportedFile
+from toolkit_installer.engines.containerd import config, config_files, templates
+from toolkit_installer.engines.containerd.config import TableAdditions
+from toolkit_installer.engines.containerd.config_files import ImportedFile
 from toolkit_installer.engines.containerd.inspection import (
     CONFIG,
     DROP_IN_ROLE,
@@ -22,7 +22,7 @@ from toolkit_installer.engines.containerd.inspection import (
     DistributionInspection,
 )
 from toolkit_installer.engines.containerd.layouts import TEMPLATE_ROLES, Layout, NextStart
-from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, IMPORTS, runtimes_in, shape
+from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, IMPORTS, runtimes_in, shape
 from toolkit_installer.engines.containerd.templates import Rendered
 from toolkit_installer.engines.ownership import MARKER
 from toolkit_installer.errors import ConfigurationError
@@ -36,8 +36,8 @@ _PROGRAM = "containerd"
 def try_out(node: Node, inspection: ContainerdInspection, desired: DesiredState) -> None:
     """Compare what the binary prints for the files before and after the change. Raises ConfigurationError."""
     process = inspection.process
-    if inspection.placed is not None:
-        _try_distribution(node, inspection, inspection.placed, desired)
+    if inspection.distribution is not None:
+        _try_distribution(node, inspection, inspection.distribution, desired)
         return
     if process is None:
         return
@@ -45,7 +45,7 @@ def try_out(node: Node, inspection: ContainerdInspection, desired: DesiredState)
     by_role = {wanted.role: wanted for wanted in desired.files}
     root, drop_in = (by_role.get(role) or _unchanged_file(inspection, role) for role in (ROOT_ROLE, DROP_IN_ROLE))
     imported = [_without_and_with_us(inspection, each, by_role) for each in inspection.graph]
-    place = files.find_config_or(process, CONFIG) or root.path  # the named file, if the running one is hidden
+    place = config_files.find_config_or(process, CONFIG) or root.path  # the named file, if the running one is hidden
     old, new = (_make_imports_absolute(content or b"", place) for content in (root.base, root.target))
     before, words = reload_method.dump_containerd_config(programs, binary, old)
     if before is None:
@@ -103,13 +103,13 @@ class _Generated(msgspec.Struct, frozen=True):
 
 
 def _try_distribution(
-    node: Node, inspection: ContainerdInspection, placed: DistributionInspection, desired: DesiredState
+    node: Node, inspection: ContainerdInspection, distribution: DistributionInspection, desired: DesiredState
 ) -> None:
     """Check the next generated file, without our additions and with them. Raises ConfigurationError."""
-    layout, process = placed.layout, inspection.process
-    if placed.content is None:
+    layout, process = distribution.layout, inspection.process
+    if distribution.content is None:
         return
-    next_file = _next_generated(inspection, placed, placed.content, desired) if layout.templates else None
+    next_file = _next_generated(inspection, distribution, distribution.content, desired) if layout.templates else None
     if next_file is not None:
         _refuse_broken(next_file, layout)
     elif process is None:
@@ -119,11 +119,11 @@ def _try_distribution(
     if binary is None:
         return
     without = next_file.without if next_file is not None else None
-    generated = without.text if without is not None else placed.content
+    generated = without.text if without is not None else distribution.content
     before, words = reload_method.dump_containerd_config(node.programs, binary, generated)
     if before is None:
         # the binary prints nothing, or fails on the current file, which is generated anew; or the template is wrong
-        if next_file is not None and without is not None and not _is_running_with(generated, placed):
+        if next_file is not None and without is not None and not _is_running_with(generated, distribution):
             _refuse_rejected(node, binary, next_file.start, without, words, layout)
         return
     changed = _with_additions(generated, layout, next_file, target) if target is not None else None
@@ -154,10 +154,10 @@ def _binary(node: Node, process: Process | None, layout: Layout) -> str | None:
 
 
 def _next_generated(
-    inspection: ContainerdInspection, placed: DistributionInspection, generated: bytes, desired: DesiredState
+    inspection: ContainerdInspection, distribution: DistributionInspection, generated: bytes, desired: DesiredState
 ) -> _Generated | None:
     """Return what the distribution generates next, None if it reads no template. Raises ConfigurationError."""
-    layout = placed.layout
+    layout = distribution.layout
     release = inspection.live.version if inspection.live is not None else None
     present: dict[str, bytes] = {}
     without: dict[str, bytes] = {}
@@ -172,7 +172,7 @@ def _next_generated(
         return None
     on_disk = templates.remove_block(present.get(start.template, templates.BASE))
     base = templates.recover_base(generated, on_disk, start.base)
-    plugin = CRI_PLUGIN[start.base]
+    plugin = FILE_VERSIONS[start.base].plugin
     return _Generated(
         start,
         start_with_us,
@@ -220,9 +220,9 @@ def _refuse_rejected(node: Node, binary: str, start: NextStart, rendered: Render
     )
 
 
-def _is_running_with(generated: bytes, placed: DistributionInspection) -> bool:
+def _is_running_with(generated: bytes, distribution: DistributionInspection) -> bool:
     """Return whether the next generated file equals the one that containerd was started with, except for our block."""
-    return generated.strip() == templates.remove_block(placed.content or b"").strip()
+    return generated.strip() == templates.remove_block(distribution.content or b"").strip()
 
 
 def _find_objections(
@@ -246,7 +246,7 @@ def _with_additions(content: bytes, layout: Layout, next_file: _Generated | None
         return next_file.with_us.text
     if next_file is not None and next_file.without is None and version != layout.version:
         return None
-    plugin = CRI_PLUGIN[version]
+    plugin = FILE_VERSIONS[version].plugin
     if target.role not in TEMPLATE_ROLES:
         added = toml_document.parse(target.target or b"")
     else:
@@ -254,7 +254,7 @@ def _with_additions(content: bytes, layout: Layout, next_file: _Generated | None
         added = templates.parse_block(target.target or b"", present)
     default = lookup(added, shape(plugin).default)
     made = tuple(runtimes_in(added, plugin).items())
-    part = Part(plugin, made, default if isinstance(default, str) else None)
+    part = TableAdditions(plugin, made, default if isinstance(default, str) else None)
     return config.add_parts(content, [part])[0]
 
 
@@ -262,12 +262,12 @@ def refusal(node: Node, process: Process) -> str | None:
     """Return why this containerd would not start again with its present files; None if nothing is known."""
     programs, binary = node.programs, process.executable
     try:
-        layout = files.find_layout(process)
+        layout = config_files.find_layout(process)
         made = _generated_next(process, layout) if layout is not None else None
         if layout is not None and made is not None:
             _refuse_generated(node, process, layout, *made)
             return None
-        given = files.find_config(process)
+        given = config_files.find_config(process)
         place = given or CONFIG
         content = read_as(process, place)
         if content is None and given is None:
@@ -294,7 +294,7 @@ def _generated_next(process: Process, layout: Layout) -> tuple[NextStart, Render
         return None
     text = texts.get(start.template, templates.BASE)
     base = templates.recover_base(generated, templates.remove_block(text), start.base)
-    rendered = templates.render(text, base, CRI_PLUGIN[start.base])
+    rendered = templates.render(text, base, FILE_VERSIONS[start.base].plugin)
     return None if rendered is None else (start, rendered)
 
 
@@ -323,7 +323,7 @@ def _find_missing_import(process: Process, path: str, content: bytes, but: str |
     ConfigurationError, NodeError.
     """
     names = frozenset() if but is None else frozenset({but})
-    _, missing = files.read_imports(Reader(root_of(process)), path, content, names)
+    _, missing = config_files.read_imports(Reader(root_of(process)), path, content, names)
     if not missing:
         return None
     importer = "it" if missing[0].importer == path else missing[0].importer
@@ -332,7 +332,7 @@ def _find_missing_import(process: Process, path: str, content: bytes, but: str |
 
 def _make_imports_absolute(content: bytes, place: str) -> bytes:
     """Return the text with absolute imports, as seen from `place`: the binary reads the text from another path."""
-    patterns = files.imports(content, place)
+    patterns = config_files.imports(content, place)
     if patterns == toml_document.parse(content).get("imports", []):
         return content
     return toml_document.edit(content, [Set(IMPORTS, patterns)], marker=MARKER)

@@ -22,9 +22,7 @@ from toolkit_installer.engines.api import (
 )
 from toolkit_installer.engines.common import losses
 from toolkit_installer.engines.crio import config
-from toolkit_installer.engines.crio import config as crio_hook
-from toolkit_installer.engines.crio.places import Sources
-from toolkit_installer.engines.crio.places import told as told_of
+from toolkit_installer.engines.crio.places import CrioSources, read_flag
 from toolkit_installer.engines.ownership import MARKER, Ownership, find_chosen_default, revert_content
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, UsageError, located
@@ -46,7 +44,7 @@ class CrioInspection(Inspection, frozen=True):
     `hooks_dir` is the node's path of the hooks folder; empty if it is the same here.
     """
 
-    sources: Sources = Sources()
+    sources: CrioSources = CrioSources()
     unread: str = ""
     hooks_dir: str = ""
 
@@ -96,7 +94,7 @@ def desired_state(inspection: CrioInspection, request: Request, records: Mapping
 def _with_flags(live: LiveState | None, desired: Sequence[DesiredFile]) -> Table:
     """Return CRI-O's configuration from the files' targets and its command line. Raises ConfigurationError."""
     known = merge_targets(live, desired)
-    flag = told_of(live, "--default-runtime")  # it precedes all files
+    flag = read_flag(live, "--default-runtime")  # it precedes all files
     return config.merge_files(known, [{"crio": {"runtime": {"default_runtime": flag}}}]) if flag else known
 
 
@@ -154,7 +152,7 @@ def remove_ours(file: EngineFile, recorded: RecordedFile, toolkit_folder: str) -
 
     with located(file.path):
         if file.role == HOOK_ROLE:
-            base, left = crio_hook.remove_our_hook(file.content, recorded.before, recorded.written, toolkit_folder)
+            base, left = config.remove_our_hook(file.content, recorded.before, recorded.written, toolkit_folder)
         else:
             base, left = revert_content(file.content, recorded.before, recorded.written, without_ours)
     return DesiredFile(file, base=base, target=base, left=left, metadata=recorded.metadata)
@@ -187,7 +185,7 @@ def _base_configuration(inspection: CrioInspection, request: Request, known: Tab
     sources = inspection.sources
     if sources.failed:
         raise ConfigurationError(
-            f"none of the sources of CRI-O's settings can be read: {'; '.join(sources.heard)}",
+            f"none of the sources of CRI-O's settings can be read: {'; '.join(sources.failures)}",
             hint="--config-source file reads its files, and needs no CRI-O",
         )
     if sources.source is None:
@@ -210,7 +208,7 @@ def _with_chosen_default(wanted: DesiredFile, recorded: RecordedFile, served: Ma
     if chosen is None:
         return wanted
     text, _ = config.edited(wanted.target, [Set(config.DEFAULT, chosen)])
-    return wanted.holding(text, toml_document.parse, wanted.ownership)
+    return wanted.with_target(text, toml_document.parse, wanted.ownership)
 
 
 def _in_drop_in(
@@ -227,7 +225,7 @@ def _in_drop_in(
         )
     with located(drop_in.path):
         text, ownership = edit(drop_in.base or b"")
-    return _replaced(desired, drop_in.holding(text, toml_document.parse, ownership))
+    return _replaced(desired, drop_in.with_target(text, toml_document.parse, ownership))
 
 
 def _with_handlers(
@@ -254,20 +252,20 @@ def _with_hook(
             hint=f"choose a name such as oci-nvidia-hook{_HOOK_ENDING}",
         )
     hook = by_role(desired, HOOK_ROLE)
-    target = crio_hook.build_hook(request.toolkit_folder)
+    target = config.build_hook(request.toolkit_folder)
     present = hook.file.content
     with contextlib.suppress(ConfigurationError):  # a broken file is replaced
         if present is not None and is_same(json_document.parse(present), json_document.parse(target)):
             target = present
     result = _replaced(desired, msgspec.structs.replace(hook, target=target))
     folder = inspection.hooks_dir or request.settings.hooks_dir
-    told = told_of(inspection.live, "--hooks-dir")
-    folders = told.split(",") if told is not None else config.hooks_dirs(known)
+    flag = read_flag(inspection.live, "--hooks-dir")
+    folders = flag.split(",") if flag is not None else config.hooks_dirs(known)
     if folder in folders:
         return result
-    if told is not None:
+    if flag is not None:
         raise ConfigurationError(
-            f"CRI-O was started with --hooks-dir {told}, so that it looks for hooks nowhere else",
+            f"CRI-O was started with --hooks-dir {flag}, so that it looks for hooks nowhere else",
             path=folder,
             hint="name one of these folders with --hooks-dir, or add this one to CRI-O's command line",
         )
@@ -277,13 +275,13 @@ def _with_hook(
 
 def _refuse_flags(live: LiveState | None, request: Request) -> None:
     """Raise ConfigurationError if CRI-O's command line overrides our file's values: it precedes all files."""
-    told = told_of(live, "--default-runtime")
-    if told is not None and request.default is not None and told != request.default:
+    flag = read_flag(live, "--default-runtime")
+    if flag is not None and request.default is not None and flag != request.default:
         raise ConfigurationError(
-            f"CRI-O was started with --default-runtime {told}, which goes before every file",
+            f"CRI-O was started with --default-runtime {flag}, which goes before every file",
             hint="move it into crio.conf and restart CRI-O, or use --set-as-default=false",
         )
-    runtimes = {each.partition(":")[0] for each in (told_of(live, "--runtimes") or "").split(",")}
+    runtimes = {each.partition(":")[0] for each in (read_flag(live, "--runtimes") or "").split(",")}
     for handler in request.handlers:
         if handler.name in runtimes:
             raise ConfigurationError(

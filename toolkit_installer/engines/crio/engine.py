@@ -36,15 +36,12 @@ from toolkit_installer.engines.api import (
 from toolkit_installer.engines.common import command_line, cri, reload_method, serving
 from toolkit_installer.engines.common.cri import Pod
 from toolkit_installer.engines.common.serving import NoAnswerError
-from toolkit_installer.engines.crio import config
 from toolkit_installer.engines.crio import config as crio_config
 from toolkit_installer.engines.crio import desired as crio_desired
-from toolkit_installer.engines.crio import places as crio_live
 from toolkit_installer.engines.crio import places as crio_places
-from toolkit_installer.engines.crio import places as crio_sources
 from toolkit_installer.engines.crio.desired import CrioInspection
 from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, CrioLiveState
-from toolkit_installer.engines.crio.places import Places as CrioPlaces
+from toolkit_installer.engines.crio.places import CrioPaths as CrioPlaces
 from toolkit_installer.engines.ownership import (
     CgroupSetting,
     Fault,
@@ -80,23 +77,23 @@ class Crio(Adapter[CrioInspection]):
 
     name = EngineName.CRIO
     folders = (DROP_INS,)
-    desired = staticmethod(crio_desired.desired_state)
-    recognised = staticmethod(crio_desired.find_unrecorded)
-    without_us = staticmethod(crio_desired.remove_ours)
+    build_desired_state = staticmethod(crio_desired.desired_state)
+    find_unrecorded = staticmethod(crio_desired.find_unrecorded)
+    remove_ours = staticmethod(crio_desired.remove_ours)
 
-    def listed(self, files: Sequence[tuple[str, bytes]], version: str) -> Sequence[ListedRuntime]:
+    def list_runtimes(self, files: Sequence[tuple[str, bytes]], version: str) -> Sequence[ListedRuntime]:
         """Return the runtimes of CRI-O's files. Raises ConfigurationError."""
         return crio_config.list_runtimes(files, parse_release(version))
 
-    def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:  # noqa: ARG002
+    def read_cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:  # noqa: ARG002
         """Return CRI-O's cgroup manager. Raises ConfigurationError."""
         return crio_config.read_cgroup_driver(files)
 
-    def cgroup_switch(self, driver: str) -> str:
+    def describe_cgroup_edit(self, driver: str) -> str:
         """Return the edit that makes CRI-O use a cgroup driver."""
         return f'write cgroup_manager = "{driver}" below [crio.runtime]'
 
-    def cdi_switch(self) -> str:
+    def describe_cdi_edit(self) -> str:
         """Return the edit that makes CRI-O read CDI specifications."""
         return 'write cdi_spec_dirs = ["/etc/cdi", "/var/run/cdi"] below [crio.runtime]'
 
@@ -105,13 +102,13 @@ class Crio(Adapter[CrioInspection]):
         known = (crio_desired.ROOT_ROLE, crio_desired.DROP_IN_ROLE, HOOK_ROLE)
         return role in known or role.startswith(crio_desired.OTHER_ROLE)
 
-    def may_be(self, role: str, name: str) -> bool:
+    def allows_name(self, role: str, name: str) -> bool:
         """Tell whether a file with that role may be called `name`: CRI-O reads hooks only from `.json` files."""
         return name.endswith(".json") if role == HOOK_ROLE else ".conf" in name or ".toml" in name
 
     def inspect(self, node: Node, target: EngineTarget) -> CrioInspection:
         """Read all of CRI-O's files and the hook's file, and query CRI-O. Raises ConfigurationError."""
-        settings = target.asked
+        settings = target.settings
         socket = target.socket or usual_socket(node)
         live, silence = serving.query_engine(self, node, socket, settings.answer_timeout)
         command_line.refuse_hidden(live.process if live is not None else None, target)
@@ -126,7 +123,7 @@ class Crio(Adapter[CrioInspection]):
         status = [] if target.socket in (None, SOCKET) else ["--socket", target.socket]
         config = [] if places.config == CONFIG else ["--config", places.config]
         config += [] if places.folder == DROP_INS else ["--config-dir", places.folder]
-        sources = crio_sources.read_first_source(node, settings, live, status, config)
+        sources = crio_places.read_first_source(node, settings, live, status, config)
         return CrioInspection(
             socket,
             files,
@@ -138,7 +135,7 @@ class Crio(Adapter[CrioInspection]):
             hooks_dir=_hooks_dir(node, settings),
         )
 
-    def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
+    def choose_reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Restart by systemd by default, unless no change needs to be loaded.
 
         CRI-O watches the folders of its hooks, and also reads them when it starts. After a signal it lists new
@@ -150,7 +147,7 @@ class Crio(Adapter[CrioInspection]):
                 hint="use --restart-mode systemd or none",
             )
         hooks_dir = _hooks_dir(node, settings)
-        if isinstance(inspection.live, CrioLiveState) and not crio_live.serves_our_handlers(inspection.live):
+        if isinstance(inspection.live, CrioLiveState) and not crio_places.serves_our_handlers(inspection.live):
             watched = settings.config_mode is ConfigMode.HOOK and hooks_dir in inspection.live.hooks_dirs
             # an inspection without files is for removing our handlers, and CRI-O has none
             if watched or not inspection.files:
@@ -189,25 +186,25 @@ class Crio(Adapter[CrioInspection]):
                 hint="nothing was changed; look at what `crio config` says",
             )
 
-    def refusal(self, node: Node, process: Process) -> str | None:
+    def find_restart_obstacle(self, node: Node, process: Process) -> str | None:
         """Return why CRI-O's binary refuses the current files, None if it accepts them or they are unknown."""
         if process.hidden:
             return None  # its files are unknown
-        given = crio_live.read_variables(process)
+        given = crio_places.read_variables(process)
         # only explicit values: a root file that is named must exist, the usual one need not
-        values = ((flag, crio_live.read_process_flag(process, given, flag)) for flag in ("--config", "--config-dir"))
+        values = ((flag, crio_places.read_process_flag(process, given, flag)) for flag in ("--config", "--config-dir"))
         try:
             flags = [word for flag, value in values if value for word in (flag, command_line.place(process, value))]
         except NodeError as error:
             return str(error)
         return find_trial_refusal(node.programs, process.executable, flags)
 
-    def dangers(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:
+    def describe_reload_risks(self, node: Node, inspection: Inspection, reload: Reload) -> tuple[str, ...]:
         """Warn of a restart that ends containers: under cgroupfs their monitors are in the unit's own cgroup.
 
         systemd ends all processes in it, unless the unit says otherwise. Source: cri-o issue 2745, systemd.kill(5).
         """
-        if not reload.restarts or reload.unit is None or not crio_live.uses_cgroupfs(inspection.live):
+        if not reload.restarts or reload.unit is None or not crio_places.uses_cgroupfs(inspection.live):
             return ()
         if node.services.property(reload.unit, "KillMode") == "process":
             return ()
@@ -232,8 +229,8 @@ class Crio(Adapter[CrioInspection]):
             raise EngineSilentError(f"{status.name} answers there, not CRI-O", path=socket)
         config: bytes | None = None
         try:
-            config = crio_live.query_configuration(node.root, socket, seconds)
-            runtime = crio_live.parse_runtime_table(config)
+            config = crio_places.query_configuration(node.root, socket, seconds)
+            runtime = crio_places.parse_runtime_table(config)
         except NoAnswerError as error:
             if not status.handlers:
                 raise EngineSilentError(f"CRI-O does not say its handlers: {error.reason}", path=socket) from error
@@ -243,7 +240,7 @@ class Crio(Adapter[CrioInspection]):
             name: entry.get("runtime_path") or None for name, entry in runtime["runtimes"].items() if name in listed
         }
         hooks = tuple(runtime.get("hooks_dir") or ())
-        given = crio_live.read_variables(process) if process is not None else {}
+        given = crio_places.read_variables(process) if process is not None else {}
         return CrioLiveState(
             status.version,
             handlers,
@@ -252,7 +249,7 @@ class Crio(Adapter[CrioInspection]):
             hooks_dirs=hooks,
             config=config,
             variables=given,
-            cdi_folders=crio_live.cdi_folders(runtime) if config is not None else None,
+            cdi_folders=crio_places.cdi_folders(runtime) if config is not None else None,
             cgroup_drivers=dict.fromkeys(handlers, manager) if (manager := runtime.get("cgroup_manager")) else {},
         )
 
@@ -286,13 +283,13 @@ class Crio(Adapter[CrioInspection]):
             log.get().debug("What CRI-O would read cannot be told: all handlers of ours count as lost", why=str(error))
         return _find_pods_needing(node, inspection.socket, names)
 
-    def default_of(self, file: EngineFile) -> str | None:
+    def read_default(self, file: EngineFile) -> str | None:
         """Return the default runtime that a file names. Raises ConfigurationError."""
         if file.role == HOOK_ROLE or file.content is None:
             return None
         return find_default(crio_config.parse_checked(file.content), crio_config.SHAPE)
 
-    def others_naming(
+    def find_files_naming(
         self,
         node: Node,
         live: LiveState | None,
@@ -320,12 +317,12 @@ class Crio(Adapter[CrioInspection]):
         ]
         return [(file, ownership) for file, ownership in found if ownership.keys]
 
-    def reads_instead(self, node: Node, live: LiveState, files: Mapping[str, str]) -> str:
+    def find_other_config(self, node: Node, live: LiveState, files: Mapping[str, str]) -> str:
         """Return the folder of drop-ins that CRI-O reads, if ours is not in it."""
         drop_in = files.get(crio_desired.DROP_IN_ROLE)
         return "" if drop_in is None else crio_places.reads_instead(node, live, drop_in)
 
-    def faults(
+    def find_faults(
         self,
         node: Node,
         socket: str,  # noqa: ARG002  # only the files matter
@@ -453,7 +450,7 @@ def find_trial_faults(
     new, words = _dump_config(programs, binary, root, after)
     if new is None:
         return [words]
-    return config.find_losses(old, new, desired.served, desired.default)
+    return crio_config.find_losses(old, new, desired.served, desired.default)
 
 
 def find_trial_refusal(programs: Programs, binary: str, flags: Sequence[str]) -> str | None:

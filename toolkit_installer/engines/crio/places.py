@@ -48,7 +48,7 @@ _LEFT = (TEMPORARY_SUFFIX, SWAP_SUFFIX)
 """Suffixes of files that a killed run may have left: the next run removes them before anything else."""
 
 
-class Places(msgspec.Struct, frozen=True):
+class CrioPaths(msgspec.Struct, frozen=True):
     """The root file, the folder whose files are read after it, and our file there.
 
     `unread` says in words why the running CRI-O does not read our file; empty if it does, or if unknown. `elsewhere` is
@@ -62,13 +62,13 @@ class Places(msgspec.Struct, frozen=True):
     elsewhere: str = ""
 
 
-def locate_files(node: Node, target: EngineTarget, live: LiveState | None) -> Places:
+def locate_files(node: Node, target: EngineTarget, live: LiveState | None) -> CrioPaths:
     """Return the paths of CRI-O's files. Raises NodeError."""
     seen = live.process if live is not None else None
     process = seen if seen is not None and not seen.hidden else None  # a hidden one does not show its files
     reads = _read_path_flag(live, "--config-dir") or DROP_INS
     config = _find_root_file(node, target.config, live) or _read_path_flag(live, "--config") or CONFIG
-    drop_in = target.asked.drop_in
+    drop_in = target.settings.drop_in
     if drop_in is None and target.config is not None and posixpath.dirname(target.config).endswith(".d"):
         # callers older than --drop-in-config name the drop-in itself
         drop_in, config = (
@@ -88,7 +88,7 @@ def locate_files(node: Node, target: EngineTarget, live: LiveState | None) -> Pl
     unread = ""
     if process is not None and command_line.is_in_folder(node, process, reads, parent) is False:
         unread = f"the running CRI-O reads {reads}, and this file is not in there"
-    return Places(config, folder, drop_in, unread, elsewhere)
+    return CrioPaths(config, folder, drop_in, unread, elsewhere)
 
 
 def reads_instead(node: Node, live: LiveState, drop_in: str) -> str:
@@ -105,7 +105,7 @@ def reads_instead(node: Node, live: LiveState, drop_in: str) -> str:
 
 def _read_path_flag(live: LiveState | None, flag: str) -> str | None:
     """Return the path of the file or folder in the running CRI-O's flag; None if it has none. Raises NodeError."""
-    name = told(live, flag)
+    name = read_flag(live, flag)
     process = live.process if live is not None else None
     return command_line.place(process, name) if name and process is not None else None
 
@@ -201,7 +201,7 @@ def read_variables(process: Process) -> dict[str, str]:
     return {name: value for name, value in processes.environment(process).items() if name in known and value}
 
 
-def told(live: LiveState | None, flag: str) -> str | None:
+def read_flag(live: LiveState | None, flag: str) -> str | None:
     """Return a flag's value from the running CRI-O's command line or environment; None if neither has it. Pure."""
     process = live.process if live is not None else None
     if process is None:
@@ -271,27 +271,27 @@ _SECONDS = 20.0
 _NAME = "crio"
 
 
-class Source(msgspec.Struct, frozen=True):
+class CrioSource(msgspec.Struct, frozen=True):
     """A configuration to take settings from. `name` says in words where it is from."""
 
     name: str
     content: bytes
 
 
-class Sources(msgspec.Struct, frozen=True):
+class CrioSources(msgspec.Struct, frozen=True):
     """The first source that could be read (None: our own parse), and why earlier ones could not.
 
     `failed`: no requested source could be read.
     """
 
-    source: Source | None = None
-    heard: tuple[str, ...] = ()
+    source: CrioSource | None = None
+    failures: tuple[str, ...] = ()
     failed: bool = False
 
 
 def read_first_source(
     node: Node, settings: EngineSettings, live: LiveState | None, status: Sequence[str], config: Sequence[str]
-) -> Sources:
+) -> CrioSources:
     """Return the first of the sources that lists runtimes.
 
     `status` and `config` are the flags with which `crio status` and `crio config` find the socket and the files. The
@@ -301,35 +301,39 @@ def read_first_source(
     heard: list[str] = []
     for word in settings.config_sources:
         if word == _FILE:
-            return Sources(heard=tuple(heard))
+            return CrioSources(failures=tuple(heard))
         kind, _, path = word.partition("=")
-        found: Source | list[str]
+        found: CrioSource | list[str]
         if kind == _FILE:
             canonical, file = node.locate_file(path)
-            found = Source(canonical, file.content) if file is not None else [f"{path} does not exist"]
+            found = CrioSource(canonical, file.content) if file is not None else [f"{path} does not exist"]
         else:
             found = _query_crio(node, settings, live, status, config)
-        if isinstance(found, Source):
-            return Sources(found, tuple(heard))
+        if isinstance(found, CrioSource):
+            return CrioSources(found, tuple(heard))
         heard += found
-    return Sources(heard=tuple(heard), failed=bool(heard))
+    return CrioSources(failures=tuple(heard), failed=bool(heard))
 
 
 def _query_crio(
     node: Node, settings: EngineSettings, live: LiveState | None, status: Sequence[str], config: Sequence[str]
-) -> Source | list[str]:
+) -> CrioSource | list[str]:
     """Return CRI-O's configuration, or in words why there is none."""
-    told = live.config if isinstance(live, CrioLiveState) else None
+    live_config = live.config if isinstance(live, CrioLiveState) else None
     binary = _binary(node, settings, live)
     if binary is None:
-        return Source("what CRI-O says on its socket", told) if told else [f"no {_NAME} was found on the node"]
+        return (
+            CrioSource("what CRI-O says on its socket", live_config)
+            if live_config
+            else [f"no {_NAME} was found on the node"]
+        )
     first = _run_and_parse(node, [binary, "status", *status, "config"])
-    if isinstance(first, Source):
+    if isinstance(first, CrioSource):
         return first
-    if told is not None:
-        return Source("what CRI-O says on its socket", told)
+    if live_config is not None:
+        return CrioSource("what CRI-O says on its socket", live_config)
     second = _run_and_parse(node, [binary, *config, "config"], complete=False)
-    return second if isinstance(second, Source) else [first, second]
+    return second if isinstance(second, CrioSource) else [first, second]
 
 
 def _binary(node: Node, settings: EngineSettings, live: LiveState | None) -> str | None:
@@ -340,7 +344,7 @@ def _binary(node: Node, settings: EngineSettings, live: LiveState | None) -> str
     return process.executable if process is not None else node.programs.find_program(_NAME)
 
 
-def _run_and_parse(node: Node, command: Sequence[str], *, complete: bool = True) -> Source | str:
+def _run_and_parse(node: Node, command: Sequence[str], *, complete: bool = True) -> CrioSource | str:
     """Return the configuration that a program prints, or in words why there is none.
 
     `complete`: it includes built-in values, and so some runtime. `crio config` omits these.
@@ -359,4 +363,4 @@ def _run_and_parse(node: Node, command: Sequence[str], *, complete: bool = True)
         return f"{words} prints no configuration: {error.reason}"
     if complete and not isinstance(named, dict):
         return f"{words} names no runtimes"
-    return Source(words, done.output)
+    return CrioSource(words, done.output)

@@ -327,7 +327,7 @@ def refuse_without_nri(node: Node) -> None:
 
 def _logged(target: EngineTarget) -> EngineTarget:
     row = target.distribution
-    if row is not None and (target.recognised or row is not usual_row(target.name)):
+    if row is not None and (target.detected or row is not usual_row(target.name)):
         log.get().info(
             "Recognised the engine", key="engine-recognised", engine=target.name, distribution=row.name, why=target.why
         )
@@ -402,6 +402,6 @@ def _names_own_file(seen: Sequence[Evidence], row: Distribution) -> bool:
     processes = [each.process for each in seen if each.row is row and each.process is not None]
     if not processes:
         return False
-    from toolkit_installer.engines.containerd import files  # noqa: PLC0415  # only for nodes with containerd
+    from toolkit_installer.engines.containerd import config_files  # noqa: PLC0415  # only for nodes with containerd
 
-    return any(files.find_config_or(process, "") for process in processes)
+    return any(config_files.find_config_or(process, "") for process in processes)

@@ -85,7 +85,7 @@ def _tried(
     """Try the handlers; `refusal` is the SDK's exception for requests that dockerd refuses."""
     try:
         with _image(client, executable) as image:
-            canary = _Canary(client, image, refusal)
+            canary = _DockerCanary(client, image, refusal)
             faults = {each: canary.fault(each, shows_gpus=shown) for each, shown in handlers.items()}
     except refusal as error:  # from the image, or from removing an earlier run's containers
         return Trials({}, _refusal_message(error))
@@ -119,7 +119,7 @@ def _remove_containers(client: docker.APIClient) -> None:
         client.remove_container(container["Id"], force=True)
 
 
-class _Canary:
+class _DockerCanary:
     def __init__(self, client: docker.APIClient, image: str, refusal: type[Exception]) -> None:
         self._client = client
         self._image = image

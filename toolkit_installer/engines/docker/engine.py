@@ -24,8 +24,7 @@ from toolkit_installer.engines.api import (
 )
 from toolkit_installer.engines.common import command_line, losses, reload_method, serving
 from toolkit_installer.engines.common.serving import PROCESS_NAMES, NoAnswerError
-from toolkit_installer.engines.docker import client, config
-from toolkit_installer.engines.docker import config as docker_cdi
+from toolkit_installer.engines.docker import client
 from toolkit_installer.engines.docker import config as docker_config
 from toolkit_installer.engines.docker.config import DockerLiveState
 from toolkit_installer.engines.ownership import CgroupSetting, Fault, ListedRuntime
@@ -53,14 +52,14 @@ class Docker(Adapter[Inspection]):
         """Tell whether docker has a file with that role."""
         return role == ROLE
 
-    def may_be(self, role: str, name: str) -> bool:
+    def allows_name(self, role: str, name: str) -> bool:
         """Tell whether a file with that role usually has a name like `name`."""
         return self.has_role(role) and ".json" in name
 
     def inspect(self, node: Node, target: EngineTarget) -> Inspection:
         """Read daemon.json and query dockerd. Raises ConfigurationError."""
         socket = target.socket or SOCKET
-        live, silence = serving.query_engine(self, node, socket, target.asked.answer_timeout)
+        live, silence = serving.query_engine(self, node, socket, target.settings.answer_timeout)
         process = live.process if live is not None else None
         command_line.refuse_hidden(process, target)
         config = target.config or _find_config(live) or CONFIG
@@ -75,28 +74,30 @@ class Docker(Adapter[Inspection]):
         file = EngineFile(ROLE, *node.locate_file(config))
         return Inspection(socket, (file,), live, silence, elsewhere=_elsewhere(node, target, live))
 
-    def desired(self, inspection: Inspection, request: Request, records: Mapping[str, RecordedFile]) -> DesiredState:
+    def build_desired_state(
+        self, inspection: Inspection, request: Request, records: Mapping[str, RecordedFile]
+    ) -> DesiredState:
         """Return the desired daemon.json. Raises ConfigurationError."""
         file = inspection.file(ROLE)
         losses.refuse_lost_link(file, records)
         recorded = records.get(file.path)
         if recorded is None:
-            recorded = RecordedFile(ownership=self.recognised(inspection, request.toolkit_folder)[file.path])
-        without = self.without_us(file, recorded, request.toolkit_folder)
+            recorded = RecordedFile(ownership=self.find_unrecorded(inspection, request.toolkit_folder)[file.path])
+        without = self.remove_ours(file, recorded, request.toolkit_folder)
         settings = request.settings
         with located(file.path):
             restarts = settings.reload_mode is ReloadMode.SYSTEMD
-            cdi = docker_cdi.decide_cdi_switch(inspection.live, asked=request.enable_cdi, restarts=restarts)
+            cdi = docker_config.decide_cdi_switch(inspection.live, asked=request.enable_cdi, restarts=restarts)
             base = without.base or b""
             losses.refuse_replaced(without, recorded, json_document.parse, request.toolkit_folder)
             target, ownership = docker_config.add_handlers(base, request.handlers, request.default, cdi=cdi.write)
             if request.default is None and recorded.written:
                 present = file.content or b""
                 target = docker_config.apply_chosen_default(target, present, recorded.ownership, request.served)
-            wanted = msgspec.structs.replace(without, notes=()).holding(target, json_document.parse, ownership)
+            wanted = msgspec.structs.replace(without, notes=()).with_target(target, json_document.parse, ownership)
             target = wanted.target or b""
             for content in (base, target):  # dockerd must accept the file that cleanup leaves, too
-                config.refuse(content, file.content)
+                docker_config.refuse(content, file.content)
         paths, default = docker_config.read_served(target)
         served = {handler.name: paths[handler.name] for handler in request.handlers}
         low_level = ownership_of.list_low_level_runtimes(docker_config.parse_checked(base), docker_config.SHAPE)
@@ -106,29 +107,29 @@ class Docker(Adapter[Inspection]):
         served_default = default if request.default is not None else None
         return DesiredState((wanted,), served, served_default, low_level, notes, cdi.restart_why)
 
-    def listed(self, files: Sequence[tuple[str, bytes]], version: str) -> Sequence[ListedRuntime]:  # noqa: ARG002
+    def list_runtimes(self, files: Sequence[tuple[str, bytes]], version: str) -> Sequence[ListedRuntime]:  # noqa: ARG002
         """Return the runtimes of daemon.json. Raises ConfigurationError."""
         return docker_config.list_runtimes(files)
 
-    def cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:  # noqa: ARG002
+    def read_cgroup_driver(self, files: Sequence[tuple[str, bytes]], version: str) -> CgroupSetting | None:  # noqa: ARG002
         """Return the cgroup driver that daemon.json names. Raises ConfigurationError."""
         return docker_config.read_cgroup_driver(files)
 
-    def cgroup_switch(self, driver: str) -> str:
+    def describe_cgroup_edit(self, driver: str) -> str:
         """Return the edit that makes dockerd use a cgroup driver."""
         return f'write "exec-opts": ["native.cgroupdriver={driver}"] into daemon.json'
 
-    def cdi_switch(self) -> str:
+    def describe_cdi_edit(self) -> str:
         """Return the edit that turns CDI on in dockerd."""
         return 'write "features": {"cdi": true} into daemon.json'
 
-    def recognised(self, inspection: Inspection, toolkit_folder: str) -> Mapping[str, ownership_of.Ownership]:
+    def find_unrecorded(self, inspection: Inspection, toolkit_folder: str) -> Mapping[str, ownership_of.Ownership]:
         """Return our values in daemon.json that are identified without a receipt. Raises ConfigurationError."""
         file = inspection.file(ROLE)
         with located(file.path):
             return {file.path: docker_config.find_unrecorded(file.content or b"", toolkit_folder)}
 
-    def without_us(self, file: EngineFile, recorded: RecordedFile, toolkit_folder: str) -> DesiredFile:
+    def remove_ours(self, file: EngineFile, recorded: RecordedFile, toolkit_folder: str) -> DesiredFile:
         """Return daemon.json without our values. Raises ConfigurationError."""
 
         def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
@@ -144,7 +145,7 @@ class Docker(Adapter[Inspection]):
             notes = docker_config.describe_removal(file.content or b"", base or b"")
         return DesiredFile(file, base=base, target=base, left=left, notes=notes, metadata=recorded.metadata)
 
-    def reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
+    def choose_reload(self, node: Node, inspection: Inspection, settings: EngineSettings) -> Reload:
         """Reload by signal by default; a restart kills containers if live-restore is off."""
         reload = reload_method.choose_reload(node, self.name, inspection, settings.reload_mode, ReloadMode.SIGNAL)
         if reload.mode is ReloadMode.SYSTEMD and not settings.allow_restart:
@@ -165,9 +166,9 @@ class Docker(Adapter[Inspection]):
         if live is None or process is None or wanted.target is None:
             return
         with located(wanted.path):
-            config.refuse_byte_order_mark(wanted.target, live.version)
-            config.refuse_flag_conflicts(wanted.target, process.arguments, inspection.file(ROLE).content)
-        flags = config.list_other_flags(process.arguments)
+            docker_config.refuse_byte_order_mark(wanted.target, live.version)
+            docker_config.refuse_flag_conflicts(wanted.target, process.arguments, inspection.file(ROLE).content)
+        flags = docker_config.list_other_flags(process.arguments)
         words = reload_method.validate_docker_config(node.programs, process.executable, flags, wanted.target)
         if words is not None:
             raise ConfigurationError(
@@ -176,7 +177,7 @@ class Docker(Adapter[Inspection]):
                 hint="nothing was changed; correct what it names",
             )
 
-    def refusal(self, node: Node, process: Process) -> str | None:
+    def find_restart_obstacle(self, node: Node, process: Process) -> str | None:
         """Check the current daemon.json against dockerd's flags; from 23.0 on, dockerd validates it."""
         from toolkit_installer.engines.common import reload_method  # noqa: PLC0415  # as above
 
@@ -186,14 +187,14 @@ class Docker(Adapter[Inspection]):
         if content is None:
             return None
         try:
-            config.refuse(content)
-            config.refuse_flag_conflicts(content, process.arguments)
+            docker_config.refuse(content)
+            docker_config.refuse_flag_conflicts(content, process.arguments)
         except ConfigurationError as error:
             return error.reason
-        flags = config.list_other_flags(process.arguments)
+        flags = docker_config.list_other_flags(process.arguments)
         return reload_method.validate_docker_config(node.programs, process.executable, flags, content)
 
-    def transitional(self, content: bytes | None) -> bytes | None:
+    def build_transitional_content(self, content: bytes | None) -> bytes | None:
         """Return daemon.json with both keys present, for the moment of a signal."""
         if content is not None and docker_config.is_explicit(content):
             return None
@@ -226,11 +227,11 @@ class Docker(Adapter[Inspection]):
             system=str(info.get("OperatingSystem", "")),
         )
 
-    def reads_instead(self, node: Node, live: LiveState, files: Mapping[str, str]) -> str:
+    def find_other_config(self, node: Node, live: LiveState, files: Mapping[str, str]) -> str:
         """Return the file that dockerd reads, if it is not ours."""
         return _reads_instead(node, live, files[ROLE]) if ROLE in files else ""
 
-    def faults(
+    def find_faults(
         self,
         node: Node,
         socket: str,  # noqa: ARG002  # only the file matters
@@ -250,9 +251,9 @@ class Docker(Adapter[Inspection]):
         try:
             with located(path):
                 docker_config.parse_checked(content)
-                config.refuse(content)
+                docker_config.refuse(content)
         except ConfigurationError as error:
-            return (Fault.of(error, stops=not config.is_accepted(content)),)
+            return (Fault.of(error, stops=not docker_config.is_accepted(content)),)
         return ()
 
     def try_handlers(self, node: Node, socket: str, seconds: float, handlers: Mapping[str, bool]) -> Trials:
@@ -315,7 +316,7 @@ def _reads_instead(node: Node, live: LiveState, ours: str) -> str:
 
 def _warn_of_signals(live: LiveState | None, target: bytes) -> tuple[str, ...]:
     """Return a warning if another program's signal would kill dockerd once the file holds `target`."""
-    default = config.find_deadly_default(target, live.release) if live is not None else None
+    default = docker_config.find_deadly_default(target, live.release) if live is not None else None
     if live is None or default is None:
         return ()
     note = (

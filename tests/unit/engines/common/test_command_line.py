@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from tests.unit.started import wait_until_it_shows
 from toolkit_installer.engines.api import LiveState
 from toolkit_installer.engines.common import command_line, serving
-from toolkit_installer.engines.containerd import files
+from toolkit_installer.engines.containerd import config_files
 from toolkit_installer.engines.crio import places as crio_places
 from toolkit_installer.engines.crio.places import CrioLiveState
 from toolkit_installer.engines.target import EngineTarget
@@ -101,7 +101,7 @@ def test_a_containerds_relative_file_is_the_one_in_its_own_folder(tmp_path: Path
     socket = tmp_path / "x.sock"
     (tmp_path / "c.toml").write_text(f'[grpc]\naddress = "{socket}"\n')
     with player("/", str(tmp_path), *words) as process:
-        assert files.find_config(process) == f"{tmp_path}/c.toml"
+        assert config_files.find_config(process) == f"{tmp_path}/c.toml"
         assert serving._read_configured_sockets(process) == [str(socket)]
 
 

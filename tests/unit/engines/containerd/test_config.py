@@ -16,9 +16,9 @@ from toolkit_installer.engines.api import DesiredState, EngineFile, LiveState, R
 from toolkit_installer.engines.containerd import config as containerd_config
 from toolkit_installer.engines.containerd import config as containerd_sources
 from toolkit_installer.engines.containerd import tables as containerd_tables
-from toolkit_installer.engines.containerd.config import Part
+from toolkit_installer.engines.containerd.config import TableAdditions
+from toolkit_installer.engines.containerd.config_files import ImportedFile
 from toolkit_installer.engines.containerd.engine import Containerd
-from toolkit_installer.engines.containerd.files import ImportedFile
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection as Inspection
 from toolkit_installer.engines.ownership import Ownership
@@ -33,7 +33,7 @@ HANDLERS = tuple(
     Handler(name, f"{FOLDER}/nvidia-container-runtime{end}")
     for name, end in (("nvidia", ""), ("nvidia-cdi", ".cdi"), ("nvidia-legacy", ".legacy"))
 )
-TABLE = {version: containerd_tables.table_of(containerd_tables.CRI_PLUGIN[version]) for version in (2, 3)}
+TABLE = {version: containerd_tables.table_of(containerd_tables.FILE_VERSIONS[version].plugin) for version in (2, 3)}
 
 HEADS = st.sampled_from(["", "# a comment\n", "root = '/var/lib/x' # mine\n", "imports = ['/etc/c/*.toml']\n"])
 TAILS = st.sampled_from(["", "[debug]\n  level = 'info'", "\n[plugins.'io.containerd.x']\n\ta = [1,\n 2]\n", "# end\n"])
@@ -56,7 +56,7 @@ BUILT_IN = {
 def documents(draw: st.DrawFn) -> tuple[bytes, int]:
     """Return a config.toml that every containerd takes, and its version."""
     version = draw(st.sampled_from([2, 3]))
-    plugin = f'plugins."{containerd_tables.CRI_PLUGIN[version]}"'
+    plugin = f'plugins."{containerd_tables.FILE_VERSIONS[version].plugin}"'
     parts = [f"version = {version}\n", draw(HEADS)]
     if draw(st.booleans()):
         parts.append(f"[{plugin}]\n  sandbox_image = 'x'\n")
@@ -70,10 +70,10 @@ def documents(draw: st.DrawFn) -> tuple[bytes, int]:
 
 def with_us(base: bytes, version: int, default: str | None = "nvidia") -> tuple[bytes, Ownership]:
     document, _ = containerd_tables.parse_checked(base)
-    plugin = containerd_tables.CRI_PLUGIN[version]
+    plugin = containerd_tables.FILE_VERSIONS[version].plugin
     made = containerd_config.entries(containerd_sources.base_runtime(document, plugin), plugin, HANDLERS)
     built_in = lookup(document, (*TABLE[version], "runtimes")) is ABSENT
-    part = Part(plugin, made, default, built_in=built_in)
+    part = TableAdditions(plugin, made, default, built_in=built_in)
     return containerd_config.add_parts(base, [part], None if document else version)
 
 
@@ -125,7 +125,7 @@ def test_an_operators_edit_meanwhile_is_all_that_is_left_of_the_difference(
     made: tuple[bytes, int], edit: tuple[str, Path, Any]
 ) -> None:
     base, version = made
-    path = tuple(part.replace("{p}", containerd_tables.CRI_PLUGIN[version]) for part in edit[1])
+    path = tuple(part.replace("{p}", containerd_tables.FILE_VERSIONS[version].plugin) for part in edit[1])
     text, ownership = with_us(base, version)
     edited = toml_document.edit(text, [Set(path, edit[2])], marker="theirs")
     without, left = containerd_config.without_us(edited, ownership, FOLDER)
@@ -167,7 +167,7 @@ def test_a_default_that_is_no_runc_lends_its_options_to_nobody(version: int) -> 
     effective: dict[str, Any] = {"default_runtime_name": "kata", "runtimes": runtimes}
     for part in reversed(TABLE[version]):
         effective = {part: effective}
-    plugin = containerd_tables.CRI_PLUGIN[version]
+    plugin = containerd_tables.FILE_VERSIONS[version].plugin
     ((_, entry), *_) = containerd_config.entries(containerd_sources.base_runtime(effective, plugin), plugin, HANDLERS)
     assert entry == {
         "runtime_type": "io.containerd.runc.v2",
@@ -238,7 +238,7 @@ def goals(root: bytes | None, release: str | None, drop_in: bytes | None = None)
         file(ROOT_ROLE, "/etc/containerd/config.toml", root),
         file(DROP_IN_ROLE, "/etc/containerd/conf.d/99-nvidia.toml", drop_in),
     )
-    return Containerd().desired(
+    return Containerd().build_desired_state(
         Inspection("/s", files, live), Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia", FOLDER), {}
     )
 
@@ -281,9 +281,9 @@ def test_an_untouched_drop_in_of_ours_goes_and_so_does_an_older_installers() -> 
     text = made.files[0].target or b""
     adapter, ours = Containerd(), file(DROP_IN_ROLE, "/d", text)
     remembered = RecordedFile(None, frozenset({digest_of(text)}), made.files[0].ownership)
-    assert adapter.without_us(ours, remembered, FOLDER).base is None
+    assert adapter.remove_ours(ours, remembered, FOLDER).base is None
     theirs = file(DROP_IN_ROLE, "/d", text.replace(b"# Added by toolkit-installer", b"# Written by something else"))
-    assert adapter.without_us(theirs, RecordedFile(), FOLDER).base is None
+    assert adapter.remove_ours(theirs, RecordedFile(), FOLDER).base is None
 
 
 def test_a_root_that_is_not_there_is_made_for_the_daemon_that_runs() -> None:
@@ -300,7 +300,7 @@ def test_a_relative_import_is_resolved_next_to_the_file_of_the_daemons_start() -
     files = (file(ROOT_ROLE, "/srv/containerd/config.toml", root), file(DROP_IN_ROLE, path, None))
     live = LiveState("v2.1.4", {"runc": None}, "runc")
     request = Request(EngineTarget(EngineName.CONTAINERD, EngineSettings(drop_in=path)), HANDLERS, "nvidia", FOLDER)
-    made = Containerd().desired(Inspection("/s", files, live), request, {})
+    made = Containerd().build_desired_state(Inspection("/s", files, live), request, {})
     assert {goal.role: goal.target for goal in made.files}[ROOT_ROLE] == root  # imported already: nothing to add
 
 
@@ -310,7 +310,7 @@ def test_for_a_daemon_of_version_1_that_does_not_run_its_own_table_alone_is_writ
     request = Request(
         EngineTarget(EngineName.CONTAINERD, EngineSettings(use_legacy_config=True)), HANDLERS, "nvidia", FOLDER
     )
-    made = Containerd().desired(Inspection("/s", files, None), request, {})
+    made = Containerd().build_desired_state(Inspection("/s", files, None), request, {})
     text = next(each.target for each in made.files if each.role == ROOT_ROLE)
     assert text is not None
     assert meaning(text)["version"] == 1
@@ -333,7 +333,7 @@ def test_an_imported_file_that_cannot_be_edited_and_has_no_runtimes_is_no_obstac
     root = ROOT_2 + b"\n"
     files = (file(ROOT_ROLE, "/etc/containerd/config.toml", root), file(DROP_IN_ROLE, "/d/99-nvidia.toml", None))
     request = Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia", FOLDER)
-    made = Containerd().desired(Inspection("/s", files, live, graph=(OTHERS,)), request, {})
+    made = Containerd().build_desired_state(Inspection("/s", files, live, graph=(OTHERS,)), request, {})
     assert [each.role for each in made.files if each.changes] == [ROOT_ROLE]
 
 
@@ -346,7 +346,7 @@ def test_an_imported_file_that_has_the_runtimes_and_cannot_be_edited_is_named() 
     request = Request(EngineTarget(EngineName.CONTAINERD), HANDLERS, "nvidia", FOLDER)
     live = LiveState("1.7.24", {"runc": None}, "runc")
     with pytest.raises(ConfigurationError, match=r"cannot be changed from here: its name has no \.toml") as refused:
-        Containerd().desired(Inspection("/s", files, live, graph=(theirs,)), request, {})
+        Containerd().build_desired_state(Inspection("/s", files, live, graph=(theirs,)), request, {})
     assert refused.value.path == "/srv/other.conf"
 
 
@@ -389,7 +389,7 @@ def migrated(content: bytes) -> bytes:
 def test_what_stood_there_returns_also_under_the_new_name_of_the_table(default: str | None) -> None:
     plugin = containerd_tables.GRPC
     made = containerd_config.entries({}, plugin, HANDLERS)
-    target, ownership = containerd_config.add_parts(MIGRATED_FROM, [Part(plugin, made, default)])
+    target, ownership = containerd_config.add_parts(MIGRATED_FROM, [TableAdditions(plugin, made, default)])
     now = migrated(target).replace(b'default_runtime_name = "crun"', b'default_runtime_name = "nvidia"')
     left, _ = containerd_config.without_us(now, ownership, FOLDER, MIGRATED_FROM, [each.name for each in HANDLERS])
     assert left.decode() == migrated(MIGRATED_FROM).decode()

@@ -19,7 +19,7 @@ from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_R
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection as Inspection
 from toolkit_installer.engines.containerd.layouts import DROP_IN_ROLE as PLACED_ROLE
 from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, Layout
-from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, PLUGINS, shape
+from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, PLUGINS, shape
 from toolkit_installer.engines.ownership import MARKER
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.node.reading import FileIdentity, Found, Metadata
@@ -60,7 +60,7 @@ class Story:
     memory: RecordedFile
 
     def without_us(self, edited: bytes) -> DesiredFile:
-        return Containerd().without_us(file(self.role, f"/etc/{self.role}", edited), self.memory, FOLDER)
+        return Containerd().remove_ours(file(self.role, f"/etc/{self.role}", edited), self.memory, FOLDER)
 
 
 def file(role: str, path: str, content: bytes | None) -> EngineFile:
@@ -72,7 +72,7 @@ def stories(base: bytes | None, release: str | None) -> list[Story]:
     """Return the files that are changed when the handlers are registered on `base`; none if it is refused."""
     live = LiveState(release, {"runc": None}, "runc") if release is not None else None
     files = (file(ROOT_ROLE, "/etc/containerd/config.toml", base), file(DROP_IN_ROLE, DROP_IN, None))
-    goals = Containerd().desired(Inspection("/s", files, live), REQUEST, {}).files
+    goals = Containerd().build_desired_state(Inspection("/s", files, live), REQUEST, {}).files
     return [made(goal) for goal in goals if goal.target not in (None, goal.base)]
 
 
@@ -81,8 +81,8 @@ def beside(content: bytes, drop_in: bytes | None) -> Story:
     version = toml_document.parse(content)["version"]
     layout = Layout("k3s", "/c/config.toml", version, drop_in="/c/d/99-nvidia.toml", source="/c/config.toml")
     files = (file(GENERATED_ROLE, layout.generated, content), file(PLACED_ROLE, layout.drop_in, drop_in))
-    inspection = Inspection("/s", files, None, placed=DistributionInspection(layout, content))
-    (goal,) = Containerd().desired(inspection, REQUEST, {}).files
+    inspection = Inspection("/s", files, None, distribution=DistributionInspection(layout, content))
+    (goal,) = Containerd().build_desired_state(inspection, REQUEST, {}).files
     return made(goal)
 
 
@@ -232,9 +232,9 @@ def test_a_version_1_that_we_wrote_goes_whatever_others_wrote() -> None:
     target = EngineTarget(EngineName.CONTAINERD, EngineSettings(use_legacy_config=True))
     request = msgspec.structs.replace(REQUEST, target=target)
     files = (file(ROOT_ROLE, "/c", b""), file(DROP_IN_ROLE, DROP_IN, None))
-    story = made(Containerd().desired(Inspection("/s", files, None), request, {}).files[0])
+    story = made(Containerd().build_desired_state(Inspection("/s", files, None), request, {}).files[0])
     assert meaning(story.text)["version"] == 1
-    goal = story.without_us(setting(("plugins", CRI_PLUGIN[1], "sandbox_image"), "pause")(story.text))
+    goal = story.without_us(setting(("plugins", FILE_VERSIONS[1].plugin, "sandbox_image"), "pause")(story.text))
     assert meaning(goal.base) == {"plugins": {"cri": {"sandbox_image": "pause"}}}
     assert goal.left == ()
 

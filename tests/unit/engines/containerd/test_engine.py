@@ -33,7 +33,7 @@ def written(node: Node) -> dict[str, object]:
     target = EngineTarget(EngineName.CONTAINERD, EngineSettings(config=CONFIG, socket="/runtime/sock-dir/x.sock"))
     inspection = Containerd().inspect(node, target)
     request = Request.of(target, ("nvidia-container-runtime",), "/usr/local/nvidia/toolkit")
-    desired = Containerd().desired(inspection, request, {})
+    desired = Containerd().build_desired_state(inspection, request, {})
     (changed,) = [wanted for wanted in desired.files if wanted.changes]
     assert changed.role == DROP_IN_ROLE
     return tomllib.loads((changed.target or b"").decode())
@@ -62,4 +62,4 @@ def test_a_mounted_folder_of_plain_containerd_is_none_of_a_distributions(tmp_pat
     files = {"/etc/k0s/containerd.toml": "# k0s_managed=true\nversion = 3\n"}
     node = in_container(tmp_path, "/etc/containerd", files)
     target = EngineTarget(EngineName.CONTAINERD, EngineSettings(config="/runtime/config-dir/config.toml"))
-    assert Containerd().inspect(node, target).placed is None
+    assert Containerd().inspect(node, target).distribution is None

@@ -53,4 +53,4 @@ def dangers(unit: str | None, says: str, mode: ReloadMode) -> tuple[str, ...]:
     node: Any = SimpleNamespace(services=SimpleNamespace(property=lambda unit, name: properties.get((unit, name), "")))
     process = Process(1, "containerd", "/usr/bin/containerd", ("containerd",), 0.0, unit)
     inspection: Any = Inspection(SOCKET, (), LiveState("2.1.0", {}, None, process))
-    return Containerd().dangers(node, inspection, Reload(mode))
+    return Containerd().describe_reload_risks(node, inspection, Reload(mode))

@@ -14,7 +14,7 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Set, Table, is_same, lookup
 from toolkit_installer.engines.api import DesiredState, EngineFile
 from toolkit_installer.engines.containerd import templates
-from toolkit_installer.engines.containerd.config import Sources
+from toolkit_installer.engines.containerd.config import ContainerdSources
 from toolkit_installer.engines.containerd.distributions.rancher import DETECTION, template_version
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE as PLAIN_DROP_IN_ROLE
@@ -27,7 +27,7 @@ from toolkit_installer.engines.containerd.layouts import (
     AdditionMethod,
     Layout,
 )
-from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, enable_cdi, shape
+from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, enable_cdi, shape
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.reading import FileIdentity, Found, Metadata
@@ -65,7 +65,7 @@ SETTINGS = st.builds(
 
 def document(version: int, runtimes: Table, default: str | None) -> bytes:
     """Return a file of containerd's with these runtimes."""
-    place = shape(CRI_PLUGIN[version])
+    place = shape(FILE_VERSIONS[version].plugin)
     changes = [Set(("version",), version), Set((*place.runtimes,), runtimes)]
     if default is not None:
         changes.append(Set(place.default, default))
@@ -77,29 +77,34 @@ def file(role: str, path: str, content: bytes | None) -> EngineFile:
     return EngineFile(role, path, found)
 
 
-def plainly(content: bytes, request: Request, sources: Sources) -> DesiredState:
+def plainly(content: bytes, request: Request, sources: ContainerdSources) -> DesiredState:
     """Return what is made of a config.toml."""
     files = (file(ROOT_ROLE, "/c/config.toml", content), file(PLAIN_DROP_IN_ROLE, "/c/conf.d/99-nvidia.toml", None))
     inspection = ContainerdInspection("/s", files, None, sources=sources)
-    return Containerd().desired(inspection, request, {})
+    return Containerd().build_desired_state(inspection, request, {})
 
 
 def placed(  # one distribution, as it was found
-    content: bytes, request: Request, sources: Sources, way: AdditionMethod, template: bytes | None = None, **more: Any
+    content: bytes,
+    request: Request,
+    sources: ContainerdSources,
+    way: AdditionMethod,
+    template: bytes | None = None,
+    **more: Any,
 ) -> DesiredState:
     """Return what is added beside the file of the same content that a distribution made."""
     version = toml_document.parse(content).get("version", 1)
     places = {"generated": "/c/config.toml", "drop_in": "/c/d/99-nvidia.toml", "template": "/c/config.toml.tmpl"}
-    layout = Layout("k3s", version=version, source="/c/config.toml", way=way, **{**places, **more})
+    layout = Layout("k3s", version=version, source="/c/config.toml", method=way, **{**places, **more})
     files = (
         file(GENERATED_ROLE, layout.generated, content),
         file(FILE_ROLE if layout.in_place else DROP_IN_ROLE, layout.drop_in, content if layout.in_place else None),
         file(TEMPLATE_ROLE, layout.template or "", template),
     )
     inspection = ContainerdInspection(
-        "/s", files, None, placed=DistributionInspection(layout, content), sources=sources
+        "/s", files, None, distribution=DistributionInspection(layout, content), sources=sources
     )
-    return Containerd().desired(inspection, request, {})
+    return Containerd().build_desired_state(inspection, request, {})
 
 
 def target(goals: DesiredState, role: str) -> bytes:
@@ -110,11 +115,11 @@ def target(goals: DesiredState, role: str) -> bytes:
 
 def tables(document: Mapping[str, Any], version: int, request: Request) -> dict[str, Any]:
     """Return the handlers' tables."""
-    place = shape(CRI_PLUGIN[version])
+    place = shape(FILE_VERSIONS[version].plugin)
     return {each.name: lookup(dict(document), (*place.runtimes, each.name)) for each in request.handlers}
 
 
-def everywhere(content: bytes, request: Request, sources: Sources) -> list[dict[str, Any]]:
+def everywhere(content: bytes, request: Request, sources: ContainerdSources) -> list[dict[str, Any]]:
     """Return the handlers' tables, made in each of the ways."""
     version = toml_document.parse(content).get("version", 1)
     drop_in = target(placed(content, request, sources, AdditionMethod.DROP_IN), DROP_IN_ROLE)
@@ -127,7 +132,7 @@ def everywhere(content: bytes, request: Request, sources: Sources) -> list[dict[
     return [tables(each, version, request) for each in documents]
 
 
-def made(version: int, runtimes: Table, *, sources: Sources | None = None, **asked: Any) -> Table:
+def made(version: int, runtimes: Table, *, sources: ContainerdSources | None = None, **asked: Any) -> Table:
     """Return the table of `nvidia`, which is the same in each of the ways."""
     request = Request(
         EngineTarget(EngineName.CONTAINERD, EngineSettings(**asked)),
@@ -135,7 +140,7 @@ def made(version: int, runtimes: Table, *, sources: Sources | None = None, **ask
         "nvidia",
         FOLDER,
     )
-    first, *others = everywhere(document(version, runtimes, "runc"), request, sources or Sources())
+    first, *others = everywhere(document(version, runtimes, "runc"), request, sources or ContainerdSources())
     assert all(is_same(each, first) for each in others), others
     table = first["nvidia"]
     assert isinstance(table, dict)
@@ -153,7 +158,7 @@ def test_both_ways_make_the_same_table_of_the_same_settings(
     other = document(data.draw(st.sampled_from(VERSIONS)), data.draw(RUNTIMES), data.draw(st.sampled_from(["runc"])))
     printed = data.draw(st.sampled_from([None, toml_document.parse(other)]))
     there = data.draw(st.sampled_from([None, other]))
-    sources = Sources(asked.config_sources, printed, {"/x.toml": there})
+    sources = ContainerdSources(asked.config_sources, printed, {"/x.toml": there})
     plain, *others = everywhere(
         content, Request(EngineTarget(EngineName.CONTAINERD, asked), handlers, None, FOLDER), sources
     )
@@ -189,7 +194,7 @@ def test_files_of_version_1_name_the_executable_as_the_oldest_shims_read_it(vers
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_default_of_containerd_before_1_3_lends_its_options_too(version: int) -> None:
-    place = shape(CRI_PLUGIN[version])
+    place = shape(FILE_VERSIONS[version].plugin)
     legacy = {"runtime_type": V2, "options": {"Root": "/legacy"}}
     content = toml_document.edit(
         document(version, {"runc": {"options": {"Root": "/named"}}}, "runc"),
@@ -197,7 +202,7 @@ def test_the_default_of_containerd_before_1_3_lends_its_options_too(version: int
         marker="theirs",
     )
     request = Request(EngineTarget(EngineName.CONTAINERD), (Handler("nvidia", f"{FOLDER}/r"),), None, FOLDER)
-    for each in everywhere(content, request, Sources()):
+    for each in everywhere(content, request, ContainerdSources()):
         assert each["nvidia"]["options"]["Root"] == "/legacy"
 
 
@@ -219,7 +224,7 @@ OTHER = document(2, {"crun": {"runtime_type": V2, "options": {"Root": "/other"}}
     ],
 )
 def test_the_source_that_was_asked_for_lends_the_settings(asked: tuple[str, ...], root: str) -> None:
-    sources = Sources(asked, PRINTED, {"/x.toml": OTHER, "/gone.toml": None})
+    sources = ContainerdSources(asked, PRINTED, {"/x.toml": OTHER, "/gone.toml": None})
     assert made(3, RUNC, sources=sources, config_sources=asked)["options"]["Root"] == root
 
 
@@ -245,7 +250,7 @@ def test_a_source_that_was_asked_for_and_has_nothing_is_spoken_of_in_both_ways(
         None,
         FOLDER,
     )
-    sources = Sources(asked, None, {"/gone.toml": None, "/kata.toml": kata})
+    sources = ContainerdSources(asked, None, {"/gone.toml": None, "/kata.toml": kata})
     for goals in (
         plainly(content, request, sources),
         placed(content, request, sources, AdditionMethod.DROP_IN),
@@ -265,7 +270,9 @@ def test_a_file_that_was_named_as_a_source_and_cannot_be_read_is_refused_by_its_
     )
     for way in (AdditionMethod.DROP_IN, AdditionMethod.TEMPLATE):
         with pytest.raises(ConfigurationError) as raised:
-            placed(document(3, RUNC, "runc"), request, Sources(asked, None, {"/x.toml": b"plugins = 5\n"}), way)
+            placed(
+                document(3, RUNC, "runc"), request, ContainerdSources(asked, None, {"/x.toml": b"plugins = 5\n"}), way
+            )
         assert raised.value.path == "/x.toml"
 
 
@@ -292,7 +299,7 @@ def notes(
     request = Request(
         EngineTarget(EngineName.CONTAINERD, EngineSettings(**asked)), (Handler("nvidia", f"{folder}/r"),), None, folder
     )
-    sources = Sources(asked.get("config_sources", ()))
+    sources = ContainerdSources(asked.get("config_sources", ()))
     return list(placed(document(3, RUNC, "runc"), request, sources, way, template, **more).notes)
 
 
@@ -317,19 +324,19 @@ def test_what_cannot_be_put_into_a_table_that_is_somebody_elses_is_said(
     flag: str, asked: dict[str, Any], way: AdditionMethod, template: bytes | None, folder: str, why: str | None
 ) -> None:
     said = [
-        note for note in notes(asked, way, template=template, folder=folder, detects=DETECTION) if "not used" in note
+        note for note in notes(asked, way, template=template, folder=folder, detection=DETECTION) if "not used" in note
     ]
     assert said == ([] if why is None else [f"{flag} is not used for nvidia: {why}"])
 
 
 @pytest.mark.parametrize("way", [AdditionMethod.DROP_IN, AdditionMethod.TEMPLATE])
 def test_a_table_that_nobody_asked_anything_of_is_not_spoken_of(way: AdditionMethod) -> None:
-    assert notes({}, way, template=BASE, folder=DETECTION.folder, detects=DETECTION) == []
+    assert notes({}, way, template=BASE, folder=DETECTION.folder, detection=DETECTION) == []
 
 
 @pytest.mark.parametrize("way", [AdditionMethod.TEMPLATE, AdditionMethod.NONE])
 def test_a_drop_in_that_was_named_where_none_is_read_is_said_to_be_unused(way: AdditionMethod) -> None:
-    said = notes({"drop_in": "/c/d/mine.toml"}, way, template=BASE, folder=DETECTION.folder, detects=DETECTION)
+    said = notes({"drop_in": "/c/d/mine.toml"}, way, template=BASE, folder=DETECTION.folder, detection=DETECTION)
     assert any(note.startswith("/c/d/mine.toml is not used") for note in said)
 
 
@@ -339,8 +346,8 @@ def test_the_old_kind_of_default_is_written_in_version_1_or_reported_as_unused()
         request = Request(
             EngineTarget(EngineName.CONTAINERD, asked), (Handler("nvidia", f"{FOLDER}/r"),), "nvidia", FOLDER
         )
-        goals = placed(document(version, RUNC, "runc"), request, Sources(), AdditionMethod.DROP_IN)
-        place = shape(CRI_PLUGIN[version])
+        goals = placed(document(version, RUNC, "runc"), request, ContainerdSources(), AdditionMethod.DROP_IN)
+        place = shape(FILE_VERSIONS[version].plugin)
         written = lookup(toml_document.parse(target(goals, DROP_IN_ROLE)), (*place.default[:-1], "default_runtime"))
         assert (goals.default is None) == bool(written) == (version == 1)
         assert any("--use-legacy-config is not used" in note for note in goals.notes) == (version != 1)
@@ -356,7 +363,7 @@ def test_a_type_that_is_wrong_in_what_a_distribution_made_is_refused_and_no_bug(
     content = document(3, {"runc": {"options": "none"}}, None)
     request = Request(EngineTarget(EngineName.CONTAINERD), (Handler("nvidia", f"{FOLDER}/r"),), None, FOLDER)
     with pytest.raises(ConfigurationError, match="options must be a table") as raised:
-        placed(content, request, Sources(), AdditionMethod.DROP_IN)
+        placed(content, request, ContainerdSources(), AdditionMethod.DROP_IN)
     assert raised.value.path == "/c/config.toml"
 
 
@@ -381,7 +388,9 @@ def test_beside_a_generated_file_cdi_is_turned_on_where_it_is_off_and_nowhere_el
     request = Request(
         EngineTarget(EngineName.CONTAINERD, EngineSettings(enable_cdi=True)), (Handler("nvidia", "/n"),), None, FOLDER
     )
-    content, key = document(version, {"runc": {"runtime_type": V2}}, None), enable_cdi(CRI_PLUGIN[version])
+    content, key = document(version, {"runc": {"runtime_type": V2}}, None), enable_cdi(FILE_VERSIONS[version].plugin)
     content = toml_document.edit(content, [Set(key, value) for value in said.values()], marker="theirs")
-    added = toml_document.parse(target(placed(content, request, Sources(), AdditionMethod.DROP_IN), DROP_IN_ROLE))
+    added = toml_document.parse(
+        target(placed(content, request, ContainerdSources(), AdditionMethod.DROP_IN), DROP_IN_ROLE)
+    )
     assert (lookup(added, key) is True) is turned_on

@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from toolkit_installer.engines.containerd import templates
-from toolkit_installer.engines.containerd.config import Part
-from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, shape
+from toolkit_installer.engines.containerd.config import TableAdditions
+from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, shape
 from toolkit_installer.errors import ConfigurationError
 
-PLUGIN = CRI_PLUGIN[3]
+PLUGIN = FILE_VERSIONS[3].plugin
 OURS = {"runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": "/usr/local/nvidia/toolkit/runtime"}}
-PART = Part(PLUGIN, (("nvidia", OURS),), None)
+PART = TableAdditions(PLUGIN, (("nvidia", OURS),), None)
 
 
 def template(name: str, *before: str) -> bytes:

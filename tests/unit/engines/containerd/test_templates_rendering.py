@@ -7,13 +7,13 @@ import tomllib
 import pytest
 
 from toolkit_installer.engines.containerd import templates
-from toolkit_installer.engines.containerd.config import Part
-from toolkit_installer.engines.containerd.tables import CRI_PLUGIN
+from toolkit_installer.engines.containerd.config import TableAdditions
+from toolkit_installer.engines.containerd.tables import FILE_VERSIONS
 
-PLUGIN = CRI_PLUGIN[3]
+PLUGIN = FILE_VERSIONS[3].plugin
 ACTION = '{{ template "base" . }}\n'
 OURS = {"runtime_type": "io.containerd.runc.v2", "options": {"BinaryName": "/usr/local/nvidia/toolkit/runtime"}}
-PART = Part(PLUGIN, (("nvidia", OURS), ("nvidia-cdi", OURS)), None)
+PART = TableAdditions(PLUGIN, (("nvidia", OURS), ("nvidia-cdi", OURS)), None)
 RUNC = f"[plugins.'{PLUGIN}'.containerd.runtimes.runc]\n  runtime_type = 'io.containerd.runc.v2'\n"
 REGISTRY = (
     "[plugins.'io.containerd.cri.v1.images'.registry]\n"
@@ -129,7 +129,7 @@ def test_of_a_base_that_nothing_shows_the_tables_are_known_that_each_has(generat
         return
     known = tomllib.loads(base_of(generated, ACTION, version))
     assert known["version"] == version
-    assert "runc" in known["plugins"][CRI_PLUGIN[version]]["containerd"]["runtimes"]
+    assert "runc" in known["plugins"][FILE_VERSIONS[version].plugin]["containerd"]["runtimes"]
 
 
 @pytest.mark.parametrize("again", [CDI, f"\n{RUNC}", f"\n{REGISTRY}"], ids=["cri", "runc", "registry"])

@@ -12,21 +12,20 @@ from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import Table, lookup
 from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile, LiveState
 from toolkit_installer.engines.common import reload_method
-from toolkit_installer.engines.containerd import files as root_file
-from toolkit_installer.engines.containerd import templates
+from toolkit_installer.engines.containerd import config_files, templates
 from toolkit_installer.engines.containerd import trial as containerd_trial
-from toolkit_installer.engines.containerd.config import Part
+from toolkit_installer.engines.containerd.config import TableAdditions
 from toolkit_installer.engines.containerd.distributions.rancher import RancherLayout
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection, DistributionInspection
 from toolkit_installer.engines.containerd.layouts import DROP_IN_ROLE, OLDER_TEMPLATE_ROLE, TEMPLATE_ROLE, Layout
-from toolkit_installer.engines.containerd.tables import CRI_PLUGIN, shape
+from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, shape
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import Programs
 from toolkit_installer.node.reading import FileIdentity, Found, Metadata
 
-PLUGIN = CRI_PLUGIN[2]
+PLUGIN = FILE_VERSIONS[2].plugin
 OURS = "/usr/local/nvidia/toolkit/nvidia-container-runtime"
 GENERATED = b"""version = 2
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
@@ -112,7 +111,7 @@ def asked(  # all that a trial depends on
     process = Process(os.getpid(), "containerd", executable, (), 0.0, None)
     live = LiveState(version, {}, None, process) if executable else None
     inspection = ContainerdInspection(
-        "/s", tuple(each.file for each in files), live, placed=DistributionInspection(layout, generated)
+        "/s", tuple(each.file for each in files), live, distribution=DistributionInspection(layout, generated)
     )
     containerd_trial.try_out(Node("/"), inspection, DesiredState(files, served, default))
 
@@ -138,7 +137,7 @@ KATA = b"""
 [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.kata]
 runtime_type = "io.containerd.kata.v2"
 """
-PART = Part(PLUGIN, (("nvidia", HANDLER),), None)
+PART = TableAdditions(PLUGIN, (("nvidia", HANDLER),), None)
 
 
 @pytest.mark.parametrize("theirs", [None, BASE, BASE + KATA], ids=["new", "base", "extended"])
@@ -206,7 +205,7 @@ def refused(template: bytes, generated: bytes) -> str | None:
     process = Process(os.getpid(), "containerd", "/usr/bin/containerd", (), 0.0, None)
     files = {"/c/config.toml.tmpl": template, "/c/config.toml": generated}
     with (
-        mock.patch.object(root_file, "find_layout", return_value=K3S),
+        mock.patch.object(config_files, "find_layout", return_value=K3S),
         mock.patch.object(containerd_trial, "read_as", lambda _, path: files.get(path)),
     ):
         return containerd_trial.refusal(Node("/"), process)

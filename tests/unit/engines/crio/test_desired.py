@@ -38,7 +38,7 @@ COMMENT = b"# nothing yet\n"
 def run(root: bytes, drop_in: bytes | None, records: dict[str, RecordedFile]) -> DesiredState:
     """Return what a run makes of the two files."""
     files = (_file(ROOT_ROLE, ROOT, root), _file(DROP_IN_ROLE, DROP_IN, drop_in))
-    return Crio().desired(CrioInspection("/s", files, None), REQUEST, records)
+    return Crio().build_desired_state(CrioInspection("/s", files, None), REQUEST, records)
 
 
 def _file(role: str, path: str, content: bytes | None) -> EngineFile:
@@ -80,5 +80,5 @@ def test_a_drop_in_that_crio_would_not_read_is_refused_with_the_reason() -> None
     why = "CRI-O reads only what lies in /etc/crio/crio.conf.d"
     files = (_file(ROOT_ROLE, ROOT, CONFIGURED), _file(DROP_IN_ROLE, "/srv/99-nvidia.toml", None))
     with pytest.raises(ConfigurationError) as refused:
-        Crio().desired(CrioInspection("/s", files, None, unread=why), REQUEST, {})
+        Crio().build_desired_state(CrioInspection("/s", files, None, unread=why), REQUEST, {})
     assert (refused.value.reason, refused.value.path) == (why, "/srv/99-nvidia.toml")

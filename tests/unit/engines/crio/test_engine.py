@@ -102,7 +102,7 @@ def refused(binary: str, *arguments: str) -> str | None:
     me = processes.inspect_process(os.getpid())
     assert me is not None
     process = msgspec.structs.replace(me, executable=binary, arguments=("crio", *arguments))
-    return Crio().refusal(Node("/"), process)
+    return Crio().find_restart_obstacle(Node("/"), process)
 
 
 def test_a_node_without_the_usual_root_file_is_not_refused_for_that(crio: str, tmp_path: Path) -> None:

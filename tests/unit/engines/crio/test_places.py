@@ -11,9 +11,8 @@ import pytest
 from tests.support.crio_reading import read
 from toolkit_installer.engines.api import LiveState
 from toolkit_installer.engines.crio import engine as crio
-from toolkit_installer.engines.crio import places as crio_files
 from toolkit_installer.engines.crio import places as crio_places
-from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, CrioLiveState, Places, told
+from toolkit_installer.engines.crio.places import CONFIG, DROP_INS, CrioLiveState, CrioPaths, read_flag
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
@@ -27,7 +26,7 @@ def live(*arguments: str) -> LiveState:
     return LiveState("1.37.0", {}, None, msgspec.structs.replace(me, name="crio", arguments=("crio", *arguments)))
 
 
-def found(running: LiveState | None = None, node: Node | None = None, /, **settings: str) -> Places:
+def found(running: LiveState | None = None, node: Node | None = None, /, **settings: str) -> CrioPaths:
     target = EngineTarget(EngineName.CRIO, EngineSettings(**settings))  # type: ignore[arg-type]
     return crio_places.locate_files(node or Node("/", whole=False), target, running)
 
@@ -49,21 +48,21 @@ def found(running: LiveState | None = None, node: Node | None = None, /, **setti
 def test_files_are_where_they_are_asked_for_and_usually_are(
     settings: dict[str, str], places: tuple[str, str, str]
 ) -> None:
-    assert found(**settings) == Places(*places)
+    assert found(**settings) == CrioPaths(*places)
 
 
 def test_a_running_crio_says_where_its_files_are() -> None:
     running = live("--config", "/c/crio.conf", "--config-dir=/c/d")
-    assert found(running) == Places("/c/crio.conf", "/c/d", "/c/d/99-nvidia.toml")
+    assert found(running) == CrioPaths("/c/crio.conf", "/c/d", "/c/d/99-nvidia.toml")
 
 
 def test_variables_stand_in_for_flags_that_are_not_given() -> None:
     variables = {"CONTAINER_CONFIG": "/v/crio.conf", "CONTAINER_CONFIG_DIR": "/v/d"}
     running = CrioLiveState("1.37.0", {}, None, live("-d", "/first", "-d", "/c/d").process, variables=variables)
-    assert found(running) == Places("/v/crio.conf", "/c/d", "/c/d/99-nvidia.toml")
-    assert told(running, "--default-runtime") is None
+    assert found(running) == CrioPaths("/v/crio.conf", "/c/d", "/c/d/99-nvidia.toml")
+    assert read_flag(running, "--default-runtime") is None
     running = CrioLiveState("1.37.0", {}, None, live("--hooks-dir", "/a", "--hooks-dir=/b").process)
-    assert told(running, "--hooks-dir") == "/a,/b"
+    assert read_flag(running, "--hooks-dir") == "/a,/b"
 
 
 def test_the_folder_beside_the_root_file_is_used_if_it_is_the_one_that_crio_reads(tmp_path: Path) -> None:
@@ -133,10 +132,10 @@ def test_files_come_in_the_order_in_which_crio_reads_them(tmp_path: Path) -> Non
         (folder / name).touch()
     (folder / "link").symlink_to("10-b")
     (folder / "empty").mkdir()
-    found = crio_files.list_drop_ins(Node(str(tmp_path)).files, "/etc/crio/crio.conf.d")
+    found = crio_places.list_drop_ins(Node(str(tmp_path)).files, "/etc/crio/crio.conf.d")
     assert [f"{tmp_path}{path}" for path in found] == read(tmp_path / "none", folder).files
     assert len(found) == len(NAMES) + 1
-    assert sorted(found, key=lambda path: crio_files.order(path, "/etc/crio/crio.conf.d")) == found
+    assert sorted(found, key=lambda path: crio_places.order(path, "/etc/crio/crio.conf.d")) == found
 
 
 def test_what_a_killed_run_left_is_not_taken_for_somebodys(tmp_path: Path) -> None:
@@ -144,8 +143,8 @@ def test_what_a_killed_run_left_is_not_taken_for_somebodys(tmp_path: Path) -> No
         (tmp_path / name).touch()
     kept = tmp_path / "99-nvidia.toml.toolkit-installer.kept"
     kept.touch()
-    assert crio_files.list_drop_ins(Node(str(tmp_path)).files, "/") == [f"/{kept.name}"]
+    assert crio_places.list_drop_ins(Node(str(tmp_path)).files, "/") == [f"/{kept.name}"]
 
 
 def test_a_folder_that_is_not_there_has_no_files(tmp_path: Path) -> None:
-    assert crio_files.list_drop_ins(Node(str(tmp_path)).files, "/etc/crio/crio.conf.d") == []
+    assert crio_places.list_drop_ins(Node(str(tmp_path)).files, "/etc/crio/crio.conf.d") == []

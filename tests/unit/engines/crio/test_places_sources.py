@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from toolkit_installer.engines.api import LiveState
-from toolkit_installer.engines.crio.places import CrioLiveState, Source, Sources, read_first_source
+from toolkit_installer.engines.crio.places import CrioLiveState, CrioSource, CrioSources, read_first_source
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineSettings
 
@@ -36,14 +36,14 @@ def asked(
     live: LiveState | None = None,
     status: Sequence[str] = (),
     config: Sequence[str] = (),
-) -> Sources:
+) -> CrioSources:
     settings = EngineSettings(config_sources=sources, executable=executable)
     return read_first_source(Node("/", whole=False), settings, live, status, config)
 
 
 def test_what_runs_is_asked_before_what_its_files_say(tmp_path: Path) -> None:
     binary = program(tmp_path, said(RUNNING), said(FILES))
-    assert asked("command", executable=binary).source == Source(f"`{binary} status config`", RUNNING.encode())
+    assert asked("command", executable=binary).source == CrioSource(f"`{binary} status config`", RUNNING.encode())
     assert asked("command", "file", executable=binary).source is not None
 
 
@@ -51,12 +51,12 @@ def test_what_runs_is_asked_before_what_its_files_say(tmp_path: Path) -> None:
 def test_one_that_does_not_answer_is_asked_what_its_files_say(tmp_path: Path, status: str) -> None:
     binary = program(tmp_path, status, said(FILES))
     found = asked("command", executable=binary)
-    assert found.source == Source(f"`{binary} config`", FILES.encode())
+    assert found.source == CrioSource(f"`{binary} config`", FILES.encode())
 
 
 def test_a_program_that_cannot_ask_leaves_it_to_the_socket(tmp_path: Path) -> None:
     binary = program(tmp_path, "exit 1", said(FILES))
-    assert asked("command", executable=binary, live=LIVE).source == Source("what CRI-O says on its socket", TOLD)
+    assert asked("command", executable=binary, live=LIVE).source == CrioSource("what CRI-O says on its socket", TOLD)
 
 
 def test_its_own_socket_and_files_are_named_to_it(tmp_path: Path) -> None:
@@ -74,11 +74,11 @@ def test_the_sources_are_tried_in_the_order_given(tmp_path: Path) -> None:
     other = tmp_path / "other.toml"
     other.write_text(FILES)
     binary = program(tmp_path, said(RUNNING), "exit 1")
-    assert asked(f"file={other}", "command", executable=binary).source == Source(str(other), FILES.encode())
-    assert asked("file", "command", executable=binary) == Sources()
+    assert asked(f"file={other}", "command", executable=binary).source == CrioSource(str(other), FILES.encode())
+    assert asked("file", "command", executable=binary) == CrioSources()
     named = asked(f"file={tmp_path}/none", "command", executable=binary)
-    assert named.source == Source(f"`{binary} status config`", RUNNING.encode())
-    assert named.heard == (f"{tmp_path}/none does not exist",)
+    assert named.source == CrioSource(f"`{binary} status config`", RUNNING.encode())
+    assert named.failures == (f"{tmp_path}/none does not exist",)
 
 
 def test_where_none_can_be_read_each_says_why(tmp_path: Path) -> None:
@@ -86,7 +86,7 @@ def test_where_none_can_be_read_each_says_why(tmp_path: Path) -> None:
     found = asked("command", f"file={tmp_path}/none", executable=binary)
     assert found.failed
     assert found.source is None
-    assert found.heard == (
+    assert found.failures == (
         f"`{binary} status config` ended with 1: no socket",
         f"`{binary} config` ended with 3: bad table",
         f"{tmp_path}/none does not exist",
@@ -95,10 +95,10 @@ def test_where_none_can_be_read_each_says_why(tmp_path: Path) -> None:
 
 def test_without_a_source_it_is_what_the_files_say_and_nobody_is_asked(tmp_path: Path) -> None:
     binary = program(tmp_path, f"touch {tmp_path}/asked; {said(RUNNING)}", "exit 1")
-    assert asked(executable=binary, live=LIVE) == Sources()
+    assert asked(executable=binary, live=LIVE) == CrioSources()
     assert not (tmp_path / "asked").exists()
 
 
 def test_a_configuration_that_is_all_built_in_is_one_that_can_be_read(tmp_path: Path) -> None:
     binary = program(tmp_path, "exit 1", said("# [crio.runtime]\n"))
-    assert asked("command", executable=binary).source == Source(f"`{binary} config`", b"# [crio.runtime]\n")
+    assert asked("command", executable=binary).source == CrioSource(f"`{binary} config`", b"# [crio.runtime]\n")

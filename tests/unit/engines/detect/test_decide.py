@@ -222,12 +222,12 @@ def test_the_log_names_a_recognised_engine_unless_it_was_given_or_is_the_usual_o
     logged: io.StringIO, name: str, *, recognised: bool, said: bool
 ) -> None:
     row = BY_NAME[name]
-    target = EngineTarget(row.engine, recognised=recognised, distribution=row, why="its socket answers")
+    target = EngineTarget(row.engine, detected=recognised, distribution=row, why="its socket answers")
     assert decide._logged(target) is target
     assert ("event=engine-recognised" in logged.getvalue()) is said
     assert (f"distribution={name}" in logged.getvalue()) is said
 
 
 def test_an_engine_of_no_distribution_is_nothing_to_be_said(logged: io.StringIO) -> None:
-    decide._logged(EngineTarget(EngineName.DOCKER, recognised=True))
+    decide._logged(EngineTarget(EngineName.DOCKER, detected=True))
     assert logged.getvalue() == ""

@@ -99,7 +99,7 @@ def faults(drivers: dict[str, str], version: str = "1.7.24", socket: str = SOCKE
 
 @pytest.fixture(autouse=True)
 def _no_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("toolkit_installer.engines.containerd.engine.Containerd.faults", lambda *_, **__: ())
+    monkeypatch.setattr("toolkit_installer.engines.containerd.engine.Containerd.find_faults", lambda *_, **__: ())
 
 
 @pytest.mark.parametrize(

@@ -237,7 +237,7 @@ def file(content: bytes | None) -> EngineFile:
 
 
 def base_of(content: bytes | None, remembered: RecordedFile) -> bytes | None:
-    return Docker().without_us(file(content), remembered, FOLDER).base
+    return Docker().remove_ours(file(content), remembered, FOLDER).base
 
 
 def test_an_untouched_file_gives_the_very_bytes_back() -> None:
@@ -264,7 +264,7 @@ def test_an_empty_file_of_the_operators_stays_an_empty_file() -> None:
 
 
 def test_what_should_be_served_is_what_was_registered() -> None:
-    goals = Docker().desired(
+    goals = Docker().build_desired_state(
         Inspection("/s", (file(None),), None), Request(EngineTarget(EngineName.DOCKER), HANDLERS, "nvidia", FOLDER), {}
     )
     assert goals.served == {handler.name: handler.executable for handler in HANDLERS}
@@ -273,7 +273,7 @@ def test_what_should_be_served_is_what_was_registered() -> None:
     assert (goal.base, json_document.parse(goal.target or b"")["default-runtime"]) == (None, "nvidia")
     assert (
         Docker()
-        .desired(
+        .build_desired_state(
             Inspection("/s", (file(b"{}"),), None), Request(EngineTarget(EngineName.DOCKER), HANDLERS, None, FOLDER), {}
         )
         .default

@@ -10,16 +10,17 @@ from collections.abc import Iterator, Sequence
 import msgspec
 
 from toolkit_installer.documents import shown, toml_document
-from toolkit_installer.documents.changes import Table, lookup
+from toolkit_installer.documents.changes import lookup
 from toolkit_installer.engines.api import parse_release
-from toolkit_installer.engines.containerd import tables as views_of
+from toolkit_installer.engines.containerd import tables
 from toolkit_installer.engines.containerd.tables import (
     BUILT_IN_RUNTIME,
+    CONTAINERD_2,
+    FILE_VERSIONS,
     GRPC,
     IMAGES,
     MIGRATES_EACH_FILE,
     PLUGINS,
-    READS_VERSION_3,
     RUNTIME,
     SHORT,
     VERSION,
@@ -28,34 +29,12 @@ from toolkit_installer.engines.containerd.tables import (
     View,
     executable,
     find_disabled,
-    is_runc,
     legacy_type,
-    parse_checked,
     runtimes_in,
     shape,
     table_of,
 )
-from toolkit_installer.engines.ownership import Fault, ListedRuntime, is_beneath
-from toolkit_installer.errors import located
-
-_VERSION_3 = 3
-
-
-def parse_file(role: str, path: str, content: bytes, by_relative_pattern: bool = False) -> ConfigFile:  # noqa: FBT001, FBT002
-    """Return a parsed file. Raises ConfigurationError naming the file."""
-    with located(path):
-        return ConfigFile(role, path, content, *parse_checked(content), by_relative_pattern)
-
-
-def last_version(files: Sequence[ConfigFile], release: Release | None) -> int | None:
-    """Return the version by which a daemon reads all files, None if no file has that line.
-
-    Until 2.2 the last version of any file counts for all; later ones read each file by its own version.
-    """
-    said = [file.version for file in files if file.version is not None]
-    if not said:
-        return None
-    return said[0] if release is not None and release >= MIGRATES_EACH_FILE else said[-1]
+from toolkit_installer.engines.ownership import Fault, is_beneath
 
 
 def find_faults(
@@ -79,8 +58,8 @@ def find_faults(
 def check_files(files: Sequence[ConfigFile], called: str) -> list[Fault]:
     """Return the faults of the files of a containerd with the version `called`, "" if unknown."""
     release = parse_release(called)
-    version = last_version(files, release)
-    return find_faults(files, views_of.possible_views(release, version), version, release, called)
+    version = tables.last_version(files, release)
+    return find_faults(files, tables.possible_views(release, version), version, release, called)
 
 
 def find_missing_default(
@@ -92,14 +71,14 @@ def find_missing_default(
     """
     if find_disabled((file.path, file.document) for file in files) is not None:
         return None
-    plugin = views_of.plugin_of(view, files, version, release)
-    table = views_of.plugin_table(view, files, plugin)
-    known, default = views_of.merge_served(view, files, version, release)
-    older = view is not View.DEEP and (release is None or release < READS_VERSION_3)
+    plugin = tables.plugin_of(view, files, version, release)
+    table = tables.plugin_table(view, files, plugin)
+    known, default = tables.merge_served(view, files, version, release)
+    older = view is not View.DEEP and (release is None or release < CONTAINERD_2)
     name = BUILT_IN_RUNTIME if default is None else default
     if name in known or (older and lookup(table, legacy_type(plugin))):
         return None
-    read = views_of.files_read_by(view, files)
+    read = tables.files_read_by(view, files)
     having = [file for file in read if plugin in _plugins_of(file)]
     last = having[-1] if having else read[0]
     losing = next((file for file in reversed(having[:-1]) if name in runtimes_in(file.document, plugin)), None)
@@ -132,10 +111,10 @@ def find_unread(files: Sequence[ConfigFile], release: Release | None) -> Iterato
     """
     if release is None or release >= MIGRATES_EACH_FILE:
         return
-    version = last_version(files, release) or 1
+    version = tables.last_version(files, release) or 1
     deciding = next((file for file in reversed(files) if file.version is not None), None)
     called = f"containerd {release[0]}.{release[1]}"
-    newer = [file for file in files if release >= READS_VERSION_3 and lookup(file.document, table_of(RUNTIME))]
+    newer = [file for file in files if release >= CONTAINERD_2 and lookup(file.document, table_of(RUNTIME))]
     for file in files:
         for name in (SHORT, GRPC, RUNTIME, IMAGES):
             by = deciding if _is_ignored(name, version, release) else None
@@ -157,9 +136,9 @@ def find_unread(files: Sequence[ConfigFile], release: Release | None) -> Iterato
 
 def _is_ignored(name: str, version: int, release: Release) -> bool:
     """Return whether a daemon that goes by this version ignores a file's table under this plugin name."""
-    if release < READS_VERSION_3:
+    if release < CONTAINERD_2:
         return name != (SHORT if version == 1 else GRPC)
-    return version >= _VERSION_3 and name in (SHORT, GRPC)
+    return FILE_VERSIONS[version].is_for_2 and name in (SHORT, GRPC)
 
 
 def find_refused_version(files: Sequence[ConfigFile], version: str, release: Release) -> Fault | None:
@@ -195,8 +174,8 @@ def find_replaced(
         return
     from toolkit_installer.documents.shown import is_plain_key  # noqa: PLC0415  # no run comes here
 
-    plugin = views_of.plugin_of(view, files, version, release)
-    having = [file for file in views_of.files_read_by(view, files) if plugin in _plugins_of(file)]
+    plugin = tables.plugin_of(view, files, version, release)
+    having = [file for file in tables.files_read_by(view, files) if plugin in _plugins_of(file)]
     last = having[-1] if having else None
     for file in having[:-1]:
         assert last is not None  # noqa: S101  # there is one before it
@@ -219,13 +198,13 @@ def find_replaced(
 
 def find_served_in(files: Sequence[ConfigFile], release: Release | None, folder: str) -> Iterator[Fault]:
     """Yield the files from which a daemon serves handlers whose executable lies in `folder`."""
-    version = last_version(files, release)
-    (view, *_) = views_of.possible_views(release, version)
-    known, _ = views_of.merge_served(view, files, version, release)
+    version = tables.last_version(files, release)
+    (view, *_) = tables.possible_views(release, version)
+    known, _ = tables.merge_served(view, files, version, release)
     for name, entry in known.items():
         if not is_beneath(executable(entry), folder):
             continue
-        for file in reversed(views_of.files_read_by(view, files)):
+        for file in reversed(tables.files_read_by(view, files)):
             plugin = next((each for each in PLUGINS if name in runtimes_in(file.document, each)), None)
             if plugin is not None:
                 yield Fault(
@@ -253,30 +232,3 @@ def _line(file: ConfigFile, path: tuple[str, ...]) -> int | None:
 def _location(file: ConfigFile, path: tuple[str, ...]) -> str:
     line = _line(file, path)
     return file.path if line is None else f"{file.path}:{line}"
-
-
-def list_runtimes(files: Sequence[ConfigFile], release: Release | None) -> Iterator[ListedRuntime]:
-    """Yield the runtimes that a daemon has with these files, its own runc included."""
-    version = last_version(files, release)
-    (view, *_) = views_of.possible_views(release, version)
-    known, default = views_of.merge_served(view, files, version, release)
-    plugin = views_of.plugin_of(view, files, version, release)
-    for name, entry in known.items():
-        path, line = _find_runtime(views_of.files_read_by(view, files), name)
-        runc = is_runc(entry)
-        runs = executable(entry) or (BUILT_IN_RUNTIME if runc else None)  # runc's shim looks for it in PATH
-        by_systemd = _is_by_systemd(entry, files, plugin) if runc and line is not None else None
-        yield ListedRuntime(name, runs, path, line, by_systemd, name == (default or BUILT_IN_RUNTIME))
-
-
-def _is_by_systemd(entry: Table, files: Sequence[ConfigFile], plugin: str) -> bool:
-    for_all = (lookup(file.document, ("plugins", plugin, "systemd_cgroup")) for file in files)
-    return lookup(entry, ("options", "SystemdCgroup")) is True or any(said is True for said in for_all)
-
-
-def _find_runtime(files: Sequence[ConfigFile], name: str) -> tuple[str, int | None]:
-    for file in reversed(files):
-        for plugin in PLUGINS:
-            if name in runtimes_in(file.document, plugin):
-                return file.path, _line(file, (*shape(plugin).runtimes, name))
-    return files[0].path, None

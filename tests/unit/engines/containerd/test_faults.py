@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from toolkit_installer.engines.containerd.effective import check_files, find_served_in, parse_file
-from toolkit_installer.engines.containerd.tables import ConfigFile
+from toolkit_installer.engines.containerd.faults import check_files, find_served_in
+from toolkit_installer.engines.containerd.tables import ConfigFile, parse_file
 
 PLUGIN = {None: "cri", 1: "cri", 2: "io.containerd.grpc.v1.cri", 3: "io.containerd.cri.v1.runtime"}
 ROOT, DROP_IN = "/etc/containerd/config.toml", "/etc/containerd/conf.d/a.toml"

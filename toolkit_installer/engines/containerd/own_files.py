@@ -6,16 +6,13 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.api import DesiredFile, parse_release
-from toolkit_installer.engines.containerd import effective
-from toolkit_installer.engines.containerd import files as containerd_files
-from toolkit_installer.engines.containerd import tables as views_of
-from toolkit_installer.engines.containerd.files import ImportedFile
+from toolkit_installer.engines.containerd import config_files, faults, tables
+from toolkit_installer.engines.containerd.config_files import ImportedFile
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, ContainerdInspection
 from toolkit_installer.engines.containerd.tables import (
+    CONTAINERD_2,
     GRPC,
     MIGRATES_EACH_FILE,
-    READS_VERSION_3,
-    READS_VERSION_4,
     RUNTIME,
     SHORT,
     VERSION,
@@ -23,6 +20,8 @@ from toolkit_installer.engines.containerd.tables import (
     Release,
     View,
     find_disabled,
+    new_file_version,
+    newest_readable_version,
     parse_checked,
     plugins_in,
 )
@@ -57,7 +56,7 @@ class OwnFiles:
         _refuse_unread(self.files, self.version, self.release)
         self._refuse_disabled()
         self.new_version = self._new_version()
-        self.views = views_of.possible_views(self.release, self.new_version or self.version)
+        self.views = tables.possible_views(self.release, self.new_version or self.version)
         names = plugins_in(root.document)
         # a file without version may have been written for a 2.x if no daemon is known
         is_for_2 = self.release is None and self.version is None and RUNTIME in names and SHORT not in names
@@ -65,7 +64,7 @@ class OwnFiles:
             self.views = (View.DEEP,)
         elif request.settings.use_legacy_config and self.release is None and self.effective_version in (None, 1):
             self.views = (View.OLDEST, View.SHALLOW)
-        self.faults = effective.find_faults(self.files, self.views, self.effective_version, self.release, called)
+        self.faults = faults.find_faults(self.files, self.views, self.effective_version, self.release, called)
         """The faults of the files without our changes."""
         # the CRI starts with us where our default replaces a missing one
         heals = request.default is not None and bool(request.handlers)
@@ -77,7 +76,7 @@ class OwnFiles:
         """Raise ConfigurationError for a disabled CRI plugin where Kubernetes is to use it."""
         found = find_disabled((file.path, file.document) for file in self.files)
         kubelet = self.inspection.kubelet
-        if found is None or (kubelet is None and not self.inspection.recognised):
+        if found is None or (kubelet is None and not self.inspection.detected):
             return
         path, name = found
         content = next(file.content for file in self.files if file.path == path)
@@ -93,21 +92,21 @@ class OwnFiles:
     def _read(self) -> Iterator[ConfigFile]:
         """Yield every file that the daemon reads, without our changes. Raises ConfigurationError."""
         root = self.without[ROOT_ROLE]
-        yield effective.parse_file(ROOT_ROLE, root.path, root.base or b"")
+        yield tables.parse_file(ROOT_ROLE, root.path, root.base or b"")
         for each in self.inspection.graph:
             role = self.inspection.role_of(each)
             wanted = self.without.get(role)
             if each.drop_in and (wanted is None or wanted.base is None or self._imported_by_us(each)):
                 continue
             content = (wanted.base or b"") if wanted is not None else each.content
-            yield effective.parse_file(role, each.path, content, each.by_relative_pattern)
+            yield tables.parse_file(role, each.path, content, each.by_relative_pattern)
 
     def _imported_by_us(self, each: ImportedFile) -> bool:
         """Return whether a file is imported by our own line in the root file."""
         root = self.without[ROOT_ROLE]
         present = root.file.content or b""
-        now, without = (containerd_files.imports(text, root.path) for text in (present, root.base or b""))
-        return containerd_files.covers(set(now).difference(without), each.path)
+        now, without = (config_files.imports(text, root.path) for text in (present, root.base or b""))
+        return config_files.covers(set(now).difference(without), each.path)
 
     def _new_version(self) -> int | None:
         """Return the version line to write into the root file, None to leave it as it is.
@@ -117,13 +116,13 @@ class OwnFiles:
         if self.version is not None:
             return None
         legacy = self.request.settings.use_legacy_config
-        if legacy and (self.release is None or self.release < READS_VERSION_3):
+        if legacy and (self.release is None or self.release < CONTAINERD_2):
             return None if self.files[0].document else 1
         if not self.files[0].document:
-            return 3 if self.release is not None and self.release >= READS_VERSION_3 else 2
-        older = self.release is None or self.release < READS_VERSION_3
+            return new_file_version(self.release)
+        older = self.release is None or self.release < CONTAINERD_2
         named = any(file.document.get(key) for file in self.files for key in _PLUGIN_KEYS)
-        return 2 if older and not named else None
+        return new_file_version(self.release) if older and not named else None
 
     @property
     def effective_version(self) -> int | None:
@@ -132,7 +131,7 @@ class OwnFiles:
 
     def plugin(self, view: View) -> str:
         """Return the plugin whose table has the runtimes in this view."""
-        return views_of.plugin_of(view, self.files, self.effective_version, self.release)
+        return tables.plugin_of(view, self.files, self.effective_version, self.release)
 
 
 def _version_of(files: Sequence[ConfigFile], release: Release | None) -> int | None:
@@ -150,7 +149,7 @@ def _version_of(files: Sequence[ConfigFile], release: Release | None) -> int | N
                 line=toml_document.line_of(file.content, VERSION),
                 hint="write both for the same version, or start containerd",
             )
-    return effective.last_version(files, release)
+    return tables.last_version(files, release)
 
 
 def _refuse_unread(files: Sequence[ConfigFile], version: int | None, release: Release | None) -> None:
@@ -160,15 +159,15 @@ def _refuse_unread(files: Sequence[ConfigFile], version: int | None, release: Re
     line = toml_document.line_of(deciding.content, VERSION) or 1
     if release is not None:
         name = f"containerd {release[0]}.{release[1]}, which runs here,"
-        if version is not None and version > _newest_version(release):
+        if version is not None and version > newest_readable_version(release):
             raise ConfigurationError(
-                f"is of version {version}, and {name} reads versions 1 to {_newest_version(release)}",
+                f"is of version {version}, and {name} reads versions 1 to {newest_readable_version(release)}",
                 path=deciding.path,
                 line=line,
-                hint=f"write it for version {_newest_version(release)}, or upgrade containerd",
+                hint=f"write it for version {newest_readable_version(release)}, or upgrade containerd",
             )
         short = version == 1 or (version is None and SHORT in plugins_in(root.document))
-        if short and READS_VERSION_3 <= release < MIGRATES_EACH_FILE:
+        if short and CONTAINERD_2 <= release < MIGRATES_EACH_FILE:
             raise ConfigurationError(
                 f"is of version 1, and {name} does not read what such a file says of the CRI plugin",
                 path=deciding.path,
@@ -183,9 +182,3 @@ def _refuse_unread(files: Sequence[ConfigFile], version: int | None, release: Re
             line=toml_document.line_of(root.content, ("plugins", GRPC)) or 1,
             hint="add the line `version = 2` at its top",
         )
-
-
-def _newest_version(release: Release) -> int:
-    if release < READS_VERSION_3:
-        return 2
-    return 3 if release < READS_VERSION_4 else 4
