@@ -1,7 +1,7 @@
 """Reports of the node's status to the cluster: a condition, a taint, labels and events; all of them can be withdrawn.
 
-The node's own work never waits for a report: a failure is logged once, and the report is made later. Events are taken
-from log lines, and written once the API server accepts them.
+The node's own work never waits for a report: a failure is logged once, and the report is made later. Events
+of the run (events.py) are written once the API server accepts them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 
 from toolkit_installer import __version__, foreign_words, log
 from toolkit_installer.errors import InstallerError
+from toolkit_installer.events import Event, EventKind, subscribe
 from toolkit_installer.kubernetes import node_state, verdicts
 from toolkit_installer.kubernetes.node_client import DAEMON_SET, NODE, NodeClient, RefusedEventError, ReportError
 from toolkit_installer.kubernetes.node_state import EventContent, EventLedger, NodeState, Reason, SavedReports
@@ -286,24 +287,24 @@ def _labels(receipt: Receipt | None) -> tuple[tuple[str, str], ...] | None:
 
 _MESSAGE_FIELDS = ("engine", "file", "line", "what", "missing", "away", "why", "reason", "hint")
 
-EVENT_REASONS: Mapping[str, tuple[str, bool]] = {
-    "configured": ("Installed", False),
-    "engine-serves": ("EngineReloaded", False),
-    "engine-started": ("EngineStarted", False),
-    "not-ready-engine": ("EngineNotServing", True),
-    "reload-pending": ("ReloadPending", False),
-    "rollback": ("RolledBack", True),
-    "drift": ("Drift", True),
-    "toolkit-damaged": ("Drift", True),
-    "drift-repair": ("DriftRepair", False),
-    "driver-missing": ("DriverLost", True),
-    "driver-gone": ("DriverLost", True),
+EVENT_REASONS: Mapping[EventKind, tuple[str, bool]] = {
+    EventKind.CONFIGURED: ("Installed", False),
+    EventKind.ENGINE_SERVES: ("EngineReloaded", False),
+    EventKind.ENGINE_STARTED: ("EngineStarted", False),
+    EventKind.ENGINE_NOT_SERVING: ("EngineNotServing", True),
+    EventKind.RELOAD_PENDING: ("ReloadPending", False),
+    EventKind.ROLLBACK: ("RolledBack", True),
+    EventKind.DRIFT: ("Drift", True),
+    EventKind.TOOLKIT_DAMAGED: ("Drift", True),
+    EventKind.DRIFT_REPAIR: ("DriftRepair", False),
+    EventKind.DRIVER_MISSING: ("DriverLost", True),
+    EventKind.DRIVER_GONE: ("DriverLost", True),
 }
-"""Log lines (docs/logs.md) that are events as well: the event's reason, and whether it is a warning."""
+"""The events that are reported to the cluster: the reason there, and whether it is a warning."""
 
 
 class EventReport:
-    """A writer of events, which it takes from log lines; `ledger` is the state to save over a sleep."""
+    """A writer of the run's events to the cluster; `ledger` is the state to save over a sleep."""
 
     def __init__(self, settings: ReportSettings, api: NodeClient) -> None:
         self.ledger = EventLedger()
@@ -311,7 +312,7 @@ class EventReport:
         """Whether a change was begun in this process, and rolled back."""
         self._settings = settings
         self._api = api
-        log.add_listener(self._overheard)
+        subscribe(self._report)
 
     def failed(self, state: NodeState) -> None:
         """Add an event for why the run could not converge."""
@@ -339,13 +340,14 @@ class EventReport:
         for untold in refused.values():
             raise untold
 
-    def _overheard(self, line: Mapping[str, Any]) -> None:
-        reason, warning = EVENT_REASONS.get(str(line.get("event")), ("", False))
-        if not reason:
+    def _report(self, event: Event) -> None:
+        if event.kind not in EVENT_REASONS:
             return
-        self.rolled_back |= line["event"] == "rollback"
-        fields = "; ".join(f"{key}: {line[key]}" for key in _MESSAGE_FIELDS if key in line)
-        words = f"{line['msg']} ({fields})" if fields else str(line["msg"])
+        reason, warning = EVENT_REASONS[event.kind]
+        self.rolled_back |= event.kind is EventKind.ROLLBACK
+        named = {**({"engine": event.engine} if event.engine else {}), **event.fields}
+        fields = "; ".join(f"{key}: {named[key]}" for key in _MESSAGE_FIELDS if key in named)
+        words = f"{event.message} ({fields})" if fields else event.message
         self._happened(reason, foreign_words.mask_own_text(words), warning=warning)
 
     def _happened(self, reason: str, words: str, *, warning: bool) -> None:

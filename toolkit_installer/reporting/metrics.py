@@ -10,13 +10,12 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
+from toolkit_installer.events import Event, subscribe
 from toolkit_installer.kubernetes.node_state import Reason
 from toolkit_installer.node import interpreter, machine
 from toolkit_installer.node.calls import SystemCalls
@@ -33,9 +32,6 @@ from toolkit_installer.settings import Address, OnDrift, Settings
 from toolkit_installer.waiting.child_process import ChildProcess
 from toolkit_installer.waiting.readiness import Readiness
 
-if TYPE_CHECKING:
-    pass
-
 
 class MetricsReport:
     """A counter of the run's work, which writes the metrics to the places that the settings name."""
@@ -50,7 +46,7 @@ class MetricsReport:
         if address is not None:
             self._endpoint = MetricsEndpoint(address)
         self._counted = Counts()
-        log.add_listener(self._overheard)
+        subscribe(self._count)
 
     @property
     def owes(self) -> bool:
@@ -161,8 +157,8 @@ class MetricsReport:
         if self._endpoint is not None and process is not None:
             self._endpoint.process.restore(process)
 
-    def _overheard(self, line: Mapping[str, Any]) -> None:
-        self._counted = metrics_text.count_line(self._counted, line, time.monotonic())
+    def _count(self, event: Event) -> None:
+        self._counted = metrics_text.count_event(self._counted, event, time.monotonic())
 
 
 _PROGRAM = os.path.join(os.path.dirname(os.path.realpath(metrics_server.__file__)), "metrics_process.py")

@@ -1,4 +1,4 @@
-"""Metrics as values and as text: counts from the run's log lines, and Prometheus's exposition format 0.0.4. Pure.
+"""Metrics as values and as text: counts of the run's events, and Prometheus's exposition format 0.0.4. Pure.
 
 The counts cover the run since it started: reloads, how long they took, rollbacks. The format is that of "Exposition
 formats" in the Prometheus documentation; names and units follow its "Metric and label naming".
@@ -7,9 +7,10 @@ formats" in the Prometheus documentation; names and units follow its "Metric and
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import msgspec
+
+from toolkit_installer.events import Event, EventKind
 
 REASONS = ("install", "rollback")
 """The reasons for reloads."""
@@ -33,13 +34,13 @@ class Counts(msgspec.Struct, frozen=True):
     """The reason for the next reloads: install or rollback."""
 
 
-def count_line(counted: Counts, line: Mapping[str, Any], at: float) -> Counts:
-    """Return the counts after a log line, which was written at time `at` (seconds, of any clock)."""
-    event, engine = line.get("event"), str(line.get("engine", ""))
-    match event:
-        case "rollback":
+def count_event(counted: Counts, event: Event, at: float) -> Counts:
+    """Return the counts after an event, which happened at time `at` (seconds, of any clock)."""
+    engine = event.engine
+    match event.kind:
+        case EventKind.ROLLBACK:
             return msgspec.structs.replace(counted, rollbacks=counted.rollbacks + 1, phase="rollback")
-        case "reloading":
+        case EventKind.RELOADING:
             reloads = {(name, why): count for name, why, count in counted.reloads}
             key = engine, counted.phase
             reloads[key] = reloads.get(key, 0) + 1
@@ -48,7 +49,7 @@ def count_line(counted: Counts, line: Mapping[str, Any], at: float) -> Counts:
                 reloads=tuple((*key, count) for key, count in reloads.items()),
                 since=_with(counted.since, engine, at),
             )
-        case "engine-serves":
+        case EventKind.ENGINE_SERVES:
             began = dict(counted.since).get(engine)
             if began is None:
                 return counted

@@ -15,6 +15,7 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.applying.reload_gate import ReloadPendingError
 from toolkit_installer.errors import SIGNALLED, ConfigurationError, DriverNotReadyError, ExitCode, InstallerError
+from toolkit_installer.events import EventKind, ignore_known_faults, publish
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
 from toolkit_installer.node import idling, machine, services, signals
 from toolkit_installer.node.locks import PidFile
@@ -154,6 +155,7 @@ class Instance:
         events = frozenset(events)
         if events <= {idling.LATER, idling.BUSY, idling.CHILD}:
             log.suppress_known_lines(saved.said)
+            ignore_known_faults(saved.faults)
         # whatever it was woken for: it is known only once it was looked at again
         self.attention.again |= self._watches.gpus.idle
         drifted = idling.DRIFT in events and self._drifted()
@@ -202,8 +204,9 @@ class Instance:
         while self.attention.stop is None:
             again, self.attention.again = self.attention.again, False
             self.attention.take_pending()
-            if self.attention.again:  # a caller requests this inspection: log all its lines
+            if self.attention.again:  # a caller requests this inspection: log and report all of it
                 log.suppress_known_lines(())
+                ignore_known_faults(())
             if again or self.attention.again:
                 self.attention.again = False
                 self._converge_again()
@@ -332,8 +335,11 @@ class Instance:
                 raise
             self._watches.look.fail(error)
             self._converger.driver_away, self._watches.failure = True, error.reason
-            log.get().warning(
-                "No driver is usable yet: nothing is changed before one is", key="driver-missing", missing=error.reason
+            publish(
+                EventKind.DRIVER_MISSING,
+                "No driver is usable yet: nothing is changed before one is",
+                level="warning",
+                missing=error.reason,
             )
 
     def _drifted(self) -> bool:

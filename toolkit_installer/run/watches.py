@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from toolkit_installer import log
+from toolkit_installer.events import get_fault_digests
 from toolkit_installer.kubernetes.verdicts import CleanupState
 from toolkit_installer.node import idling
 from toolkit_installer.node.node import Node
@@ -119,6 +120,7 @@ class Watches:
             looked_at=self.looked_at,
             failure=self.failure,
             said=log.get_line_digests(),
+            faults=get_fault_digests(),
             differences=tuple(self.drift.differences.items()),
             report=self.telling.report_memory,
             counted=self.telling.counted,

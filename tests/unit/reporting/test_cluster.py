@@ -12,7 +12,9 @@ import msgspec
 import pytest
 
 from tests.support.api_server import DAEMON_SET, DAEMON_SET_PATH, NODE, NODE_PATH, Server, serving
+from toolkit_installer import log
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.events import Event, EventKind, publish
 from toolkit_installer.kubernetes import client, node_client
 from toolkit_installer.kubernetes.node_state import NodeState, Reason
 from toolkit_installer.node import machine, signals
@@ -59,9 +61,9 @@ def all_of_it(told: NodeReport) -> NodeReport:
 
 
 def happens(told: NodeReport, reason: str) -> None:
-    """Let it overhear a line of the log that is an event."""
-    key = next(key for key, (each, _) in EVENT_REASONS.items() if each == reason)
-    told._events._overheard({"event": key, "msg": "It has happened"})
+    """Pass it an event of the run that has this reason."""
+    kind = next(kind for kind, (each, _) in EVENT_REASONS.items() if each == reason)
+    told._events._report(Event(kind, "It has happened"))
 
 
 def conditions(server: Server) -> list[str]:
@@ -142,6 +144,20 @@ def test_an_event_of_a_daemon_set_that_is_gone_holds_nothing_up_and_is_no_reason
     said = logged.getvalue()
     assert LEFT not in said
     assert "The API server refuses an event for good" in said
+
+
+def test_a_rollback_whose_log_line_is_suppressed_is_an_event(
+    server: Server, logged: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log._LoggedLines, "written_digests", {})
+    monkeypatch.setattr(log._LoggedLines, "suppressed_digests", frozenset())
+    publish(EventKind.ROLLBACK, "The change failed and is taken back", reason="the disk is full")
+    log.suppress_known_lines(log.get_line_digests())
+    told = all_of_it(report(server, stopping=False, retaint=False))
+    publish(EventKind.ROLLBACK, "The change failed and is taken back", reason="the disk is full")
+    told.tell(READY, None)
+    assert logged.getvalue().count("event=rollback") == 1
+    assert events(server) == ["RolledBack"] * 2  # about the Node and about the DaemonSet
 
 
 def test_where_events_may_not_be_written_in_one_namespace_those_of_the_other_are(server: Server) -> None:

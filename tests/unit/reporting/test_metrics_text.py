@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from toolkit_installer.events import Event, EventKind
 from toolkit_installer.reporting import metrics_text
 from toolkit_installer.reporting.metrics_text import Counts, Metrics
 
@@ -94,21 +95,26 @@ def test_the_page_names_each_metric_with_its_labels_and_its_type() -> None:
 # --- what is counted ---
 
 
-def counted(*events: tuple[str, float], engine: str = "docker") -> Counts:
+def counted(*events: tuple[EventKind, float], engine: str = "docker") -> Counts:
     found = Counts()
-    for event, at in events:
-        found = metrics_text.count_line(found, {"event": event, "engine": engine}, at)
+    for kind, at in events:
+        found = metrics_text.count_event(found, Event(kind, "", engine), at)
     return found
 
 
 def test_a_reload_counts_for_what_it_was_made_and_how_long_the_engine_was_away() -> None:
-    found = counted(("reloading", 10.0), ("engine-serves", 12.5), ("rollback", 13.0), ("reloading", 14.0))
+    found = counted(
+        (EventKind.RELOADING, 10.0),
+        (EventKind.ENGINE_SERVES, 12.5),
+        (EventKind.ROLLBACK, 13.0),
+        (EventKind.RELOADING, 14.0),
+    )
     assert found.reloads == (("docker", "install", 1), ("docker", "rollback", 1))
     assert found.away == (("docker", 2.5),)
     assert found.rollbacks == 1
     found = metrics_text.count_outcome(found, "engine-rejected")
     assert (found.result, found.phase) == ("engine-rejected", "install")
-    found = metrics_text.count_line(found, {"event": "engine-serves", "engine": "docker"}, 99.0)
+    found = metrics_text.count_event(found, Event(EventKind.ENGINE_SERVES, "", "docker"), 99.0)
     assert found.away == (("docker", 2.5),), "nobody reloaded it"
 
 
@@ -121,5 +127,5 @@ def test_a_look_that_fails_leaves_the_time_of_the_last_that_did_not() -> None:
     assert metrics_text.count_outcome(found, "done").converged_at == 1_800_000_000.5
 
 
-def test_other_lines_count_nothing() -> None:
-    assert counted(("starting", 1.0), ("waiting", 2.0)) == Counts()
+def test_other_events_count_nothing() -> None:
+    assert counted((EventKind.CONFIGURED, 1.0), (EventKind.DRIFT, 2.0)) == Counts()
