@@ -161,8 +161,10 @@ class MetricsReport:
         self._counted = metrics_text.count_event(self._counted, event, time.monotonic())
 
 
-_PROGRAM = os.path.join(os.path.dirname(os.path.realpath(metrics_server.__file__)), "metrics_process.py")
-"""The server's path, resolved when the program starts, as `interpreter` does."""
+_FOLDER = os.path.dirname(os.path.realpath(metrics_server.__file__))
+"""Resolved when the program starts, as in `interpreter`."""
+_PROGRAM = f"import sys; sys.path.insert(0, {_FOLDER!r}); import metrics_server; metrics_server.main()"
+"""Imports the server, whose bytecode is used then: Python would compile a script at each start."""
 _BEGIN_SECONDS = 30.0
 """More than a process takes to start on a node that is busy with a boot."""
 _HEARD_SECONDS = 10.0
@@ -229,7 +231,7 @@ class MetricsEndpoint:
         with _listen(self._address) as listener:
 
             def command(channel: int) -> list[str]:
-                return interpreter.build_isolated_command(_PROGRAM, str(listener.fileno()), str(channel))
+                return interpreter.build_isolated_command("-c", _PROGRAM, str(listener.fileno()), str(channel))
 
             if self.process.start(command, [listener.fileno()], _BEGIN_SECONDS) != metrics_server.READY:
                 raise OSError("the process that is to answer did not begin; where it ended, its reason stands above")

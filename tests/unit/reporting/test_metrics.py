@@ -144,12 +144,12 @@ def held_back() -> Iterator[Callable[[], bool]]:
 
 
 def test_a_signal_ends_the_wait_for_one_that_does_not_begin(
-    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_back: Callable[[], bool]
+    port: int, monkeypatch: pytest.MonkeyPatch, held_back: Callable[[], bool]
 ) -> None:
-    program = tmp_path / "program.py"
     waits = "os.read(int(sys.argv[2]), 1)"  # until the run closes the channel
-    program.write_text(f"import os, signal, sys\nos.kill(os.getppid(), signal.SIGTERM)\n{waits}\n")
-    monkeypatch.setattr(metrics, "_PROGRAM", str(program))
+    monkeypatch.setattr(
+        metrics, "_PROGRAM", f"import os, signal, sys\nos.kill(os.getppid(), signal.SIGTERM)\n{waits}\n"
+    )
     made = MetricsEndpoint(Address("127.0.0.1", port))
     try:
         with pytest.raises(signals.Stopped):
