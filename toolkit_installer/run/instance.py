@@ -36,7 +36,7 @@ from toolkit_installer.waiting.readiness import Marker
 
 if TYPE_CHECKING:
     from toolkit_installer.kubernetes.wanted import DaemonSetQuery
-    from toolkit_installer.reporting.telling import RunReports
+    from toolkit_installer.reporting.run_reports import RunReports
 
 
 class RunCleanup:

@@ -12,8 +12,8 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.reporting.outcome import InspectionRecorder
+from toolkit_installer.reporting.run_reports import RunReports
 from toolkit_installer.reporting.saved_state import SavedState
-from toolkit_installer.reporting.telling import RunReports
 from toolkit_installer.run.converge import Converger
 from toolkit_installer.settings import Settings
 from toolkit_installer.waiting.node_watch import DriftWatch, DriverWatch, GpuWatch

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
-from toolkit_installer.reporting.telling import RunReports
+from toolkit_installer.reporting.run_reports import RunReports
 from toolkit_installer.settings import Settings
 from toolkit_installer.waiting.readiness import Readiness
 
