@@ -13,9 +13,7 @@ from toolkit_installer.documents.masking import MASK
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.api import parse_release
-from toolkit_installer.engines.containerd import effective
-from toolkit_installer.engines.containerd import tables as containerd_tables
-from toolkit_installer.engines.containerd import tables as containerd_views
+from toolkit_installer.engines.containerd import effective, tables
 from toolkit_installer.engines.containerd.tables import ConfigFile
 from toolkit_installer.engines.ownership import CgroupSetting, Fault, ListedRuntime, is_beneath
 from toolkit_installer.engines.registry import normalize_socket
@@ -115,7 +113,7 @@ def _replaced(seen: NodeFacts) -> Iterator[IllnessFinding]:
             continue
         release = parse_release(engine.version)
         version = effective.last_version(files, release)
-        views = containerd_views.possible_views(release, version)
+        views = tables.possible_views(release, version)
         missing = [effective.find_missing_default(view, files, version, release) for view in views]
         stops = "every pod of this node fails" if all(missing) else "with older releases of containerd every pod fails"
         # the newest view that loses settings: its text is true of most releases
@@ -141,7 +139,7 @@ def _mixed(seen: NodeFacts) -> Iterator[IllnessFinding]:
                 if file.version != said[0].version:
                     fault = Fault(
                         file.path,
-                        toml_document.line_of(file.content, containerd_tables.VERSION),
+                        toml_document.line_of(file.content, tables.VERSION),
                         f"is of version {file.version}, and {said[0].path} of version {said[0].version}: containerd "
                         "2.0 to 2.2 read one of the two, and 2.3.0 to 2.3.4 do not start",
                         f"write both for the same version (`containerd config migrate`), and restart {engine.name}",
