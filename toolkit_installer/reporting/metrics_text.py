@@ -21,14 +21,14 @@ class Counts(msgspec.Struct, frozen=True):
 
     reloads: tuple[tuple[str, str, int], ...] = ()
     """Engine, reason, count."""
-    away: tuple[tuple[str, float], ...] = ()
+    reload_seconds: tuple[tuple[str, float], ...] = ()
     """Engine, seconds from its last reload until it served again."""
     rollbacks: int = 0
     result: str = ""
     """The name of the last inspection's exit code; empty before the first inspection."""
     converged_at: float = 0.0
     """The last time that the node was complete, in seconds since 1970; 0: never."""
-    since: tuple[tuple[str, float], ...] = ()
+    reloading_since: tuple[tuple[str, float], ...] = ()
     """Engines with a reload in progress, with its start time."""
     phase: str = "install"
     """The reason for the next reloads: install or rollback."""
@@ -47,14 +47,18 @@ def count_event(counted: Counts, event: Event, at: float) -> Counts:
             return msgspec.structs.replace(
                 counted,
                 reloads=tuple((*key, count) for key, count in reloads.items()),
-                since=_with(counted.since, engine, at),
+                reloading_since=_replace_pair(counted.reloading_since, engine, at),
             )
         case EventKind.ENGINE_SERVES:
-            began = dict(counted.since).get(engine)
+            began = dict(counted.reloading_since).get(engine)
             if began is None:
                 return counted
-            since = tuple(each for each in counted.since if each[0] != engine)
-            return msgspec.structs.replace(counted, away=_with(counted.away, engine, at - began), since=since)
+            others = tuple(each for each in counted.reloading_since if each[0] != engine)
+            return msgspec.structs.replace(
+                counted,
+                reload_seconds=_replace_pair(counted.reload_seconds, engine, at - began),
+                reloading_since=others,
+            )
     return counted
 
 
@@ -64,10 +68,10 @@ def count_outcome(counted: Counts, code: str, converged_at: float | None = None)
     `converged_at` is when the node became complete, in seconds since 1970; None: this inspection did not complete it.
     """
     at = counted.converged_at if converged_at is None else converged_at
-    return msgspec.structs.replace(counted, result=code, converged_at=at, since=(), phase="install")
+    return msgspec.structs.replace(counted, result=code, converged_at=at, reloading_since=(), phase="install")
 
 
-def _with(pairs: tuple[tuple[str, float], ...], key: str, value: float) -> tuple[tuple[str, float], ...]:
+def _replace_pair(pairs: tuple[tuple[str, float], ...], key: str, value: float) -> tuple[tuple[str, float], ...]:
     return *(each for each in pairs if each[0] != key), (key, value)
 
 
@@ -80,7 +84,7 @@ class Metrics(msgspec.Struct, frozen=True):
     """Whether each engine serves the handlers, by its name."""
     reloads: Mapping[tuple[str, str], int] = {}
     """The number of this run's reloads of an engine, by the engine's name and the reason: install or rollback."""
-    away: Mapping[str, float] = {}
+    reload_seconds: Mapping[str, float] = {}
     """Seconds from the last reload of an engine until it served again, by its name."""
     rollbacks: int = 0
     drifted: tuple[str, ...] = ()
@@ -100,7 +104,7 @@ class Metrics(msgspec.Struct, frozen=True):
     """Whether the NRI plugin is connected, None if no plugin is served."""
 
 
-def text(metrics: Metrics) -> str:
+def format_text(metrics: Metrics) -> str:
     """Return the metrics in Prometheus's text format."""
     return "".join(
         [
@@ -119,7 +123,7 @@ def text(metrics: Metrics) -> str:
             _format_metric(
                 "engine_away_seconds",
                 "Seconds from the last reload of the engine until it served again.",
-                [({"engine": name}, seconds) for name, seconds in sorted(metrics.away.items())],
+                [({"engine": name}, seconds) for name, seconds in sorted(metrics.reload_seconds.items())],
             ),
             _format_metric(
                 "rollbacks_total",

@@ -57,7 +57,7 @@ class RunCleanup:
         The node's status in the cluster is withdrawn first: the permission to do so goes with the DaemonSet. Raises
         InstallerError if the node is still configured, or half-way.
         """
-        telling.leave()
+        telling.prepare_shutdown()
         asked = self._store.take_request() if self._store.exists() else None
         # queried first: the permission to query is deleted together with the DaemonSet
         stays = asked is None and question is not None and self._store.exists() and not question.unwanted()
@@ -70,7 +70,7 @@ class RunCleanup:
         elif stays:
             log.get().info("Leaving the node configured, as --cleanup auto says", key="left-configured-auto")
         else:
-            telling.withdraw()
+            telling.remove_reports()
             if receipt is None:
                 log.get().info("Nothing to clean up", key="nothing-to-clean-up")
                 return
@@ -138,7 +138,7 @@ class Instance:
             self._converge_and_note()
         except InstallerError as error:
             receipt = trust.load_if_usable(self.node, self.store)
-            self._watches.telling.failed(error, self._watches.readiness, receipt)
+            self._watches.telling.report_failure(error, self._watches.readiness, receipt)
             raise
 
     def _converge_and_note(self) -> None:
@@ -147,7 +147,7 @@ class Instance:
         outcome.remove_record(self.node, self.pid_file.path, self.settings.ready_file)
         # without a GPU, without a driver or with a pending reload, the node is not complete yet
         waits = self._watches.gpus.idle or self._watches.driver_away or self._gate.pending is not None
-        self._watches.telling.converged(whole=not waits)
+        self._watches.telling.record_success(complete=not waits)
 
     def resume(self, events: Collection[str], saved: SavedState) -> int:
         """Continue after `events` woke the idle process: signals' names, or events of `idling`."""
@@ -255,7 +255,7 @@ class Instance:
                 self._converge_and_note()
         except InstallerError as error:
             self._watches.look.fail(error)
-            self._watches.telling.hear(error)
+            self._watches.telling.record_failure(error)
             from toolkit_installer import foreign_words
 
             self._watches.failure = foreign_words.mask_own_text(str(error))
@@ -279,7 +279,7 @@ class Instance:
             receipt = trust.load_if_usable(self.node, self.store)
 
             def tell() -> None:
-                self._watches.telling.tell(self._watches.readiness, receipt)
+                self._watches.telling.report_status(self._watches.readiness, receipt)
 
             if self._watches.gpus.idle:
                 marker.write(node_watch.NO_GPU_TEXT, "nothing is to be done on this node")

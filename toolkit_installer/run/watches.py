@@ -102,7 +102,9 @@ class Watches:
         """Return whether the run must poll for something, and in how many seconds at most that is due."""
         opens = self._gate.seconds()
         unknown = self.driver_away or (self.question is not None and not self.question.standing.wanted)
-        unknown |= self.readiness.stopped or self.telling.owes or (self.plugin is not None and self.plugin.owes)
+        unknown |= (
+            self.readiness.stopped or self.telling.has_pending_report or (self.plugin is not None and self.plugin.owes)
+        )
         unknown |= self._gate.pending is not None and opens is None
         return unknown, opens
 
@@ -122,8 +124,8 @@ class Watches:
             said=log.get_line_digests(),
             faults=get_fault_digests(),
             differences=tuple(self.drift.differences.items()),
-            report=self.telling.report_memory,
-            counted=self.telling.counted,
+            report=self.telling.cluster_reports,
+            counted=self.telling.counts,
             metrics_process=self.telling.metrics_process,
             pending=self._gate.pending,
             plugin=self.plugin.save() if self.plugin is not None else None,

@@ -212,7 +212,7 @@ def test_a_reload_whose_log_lines_are_suppressed_as_repeated_is_counted(
         switcher(node).make(switch(player, SIGNAL), interruptible=False)
         log.suppress_known_lines(log.get_line_digests())
     assert logged.getvalue().count("event=reloading") == 1
-    assert report.counted.reloads == (("docker", "install", 2),)
+    assert report.counts.reloads == (("docker", "install", 2),)
 
 
 def test_a_file_that_is_to_go_stays_until_the_signalled_engine_has_forgotten(node: Node, player: Player) -> None:

@@ -14,8 +14,8 @@ from toolkit_installer.waiting.readiness import Readiness
 def test_metrics_are_not_written_of_a_look_that_failed_before_it_is_known_how_the_node_stands(tmp_path: Path) -> None:
     file = tmp_path / "it.prom"
     settings, node = Settings(metrics_textfile=str(file)), Node.open(str(tmp_path), "/host")
-    telling, error = RunReports(settings, node), ConfigurationError("the file is broken")
-    telling.hear(error)
+    reports, error = RunReports(settings, node), ConfigurationError("the file is broken")
+    reports.record_failure(error)
     assert not file.exists()
-    telling.failed(error, Readiness(settings, node), None)
+    reports.report_failure(error, Readiness(settings, node), None)
     assert 'code="bad-configuration"' in file.read_text()
