@@ -55,17 +55,17 @@ class _PendingSetup:
 class _LoggedLines:
     """Digests of the lines that this process has written, and of those to suppress; listeners for each line."""
 
-    said: ClassVar[dict[str, None]] = {}
-    known: frozenset[str] = frozenset()
-    hears: ClassVar[list[Callable[[Mapping[str, Any]], None]]] = []
-    unheard: bool = False
+    written_digests: ClassVar[dict[str, None]] = {}
+    suppressed_digests: frozenset[str] = frozenset()
+    listeners: ClassVar[list[Callable[[Mapping[str, Any]], None]]] = []
+    muted: bool = False
 
 
 class _LazyLogger:
     """A logger that imports structlog when one of its methods is called."""
 
     def __getattr__(self, level: str) -> Callable[..., Any]:
-        if _LoggedLines.unheard or (level == "debug" and _PendingSetup.set_up is not None):
+        if _LoggedLines.muted or (level == "debug" and _PendingSetup.set_up is not None):
             return lambda *_, **__: None  # not to be written: with `debug`, structlog is set up from the start
         set_up()
         import structlog  # noqa: PLC0415  # see the module's docstring
@@ -107,31 +107,31 @@ def is_for_people() -> bool:
 
 
 def suppress_known_lines(known: Iterable[str]) -> None:
-    """Suppress the lines whose digests an earlier process returned from `said`, up to the first new line.
+    """Suppress lines by the digests that an earlier process returned from `get_line_digests`, up to the first new line.
 
     A repeated inspection is worth a line only if something is new.
     """
-    _LoggedLines.known = frozenset(known)
+    _LoggedLines.suppressed_digests = frozenset(known)
 
 
 def get_line_digests() -> tuple[str, ...]:
     """Return a short digest of each line that was written, or suppressed as known; times do not count."""
-    return tuple(_LoggedLines.said)
+    return tuple(_LoggedLines.written_digests)
 
 
 @contextlib.contextmanager
 def suppress_lines() -> Iterator[None]:
     """Suppress logging inside the block, for a command that is no run and prints its own result."""
-    before, _LoggedLines.unheard = _LoggedLines.unheard, True
+    before, _LoggedLines.muted = _LoggedLines.muted, True
     try:
         yield
     finally:
-        _LoggedLines.unheard = before
+        _LoggedLines.muted = before
 
 
 def add_listener(listener: Callable[[Mapping[str, Any]], None]) -> None:
     """Call `listener` with each line that is written from now on: its keys and values, secrets masked."""
-    _LoggedLines.hears.append(listener)
+    _LoggedLines.listeners.append(listener)
 
 
 def set_up() -> None:
@@ -228,11 +228,11 @@ def _drop_known_line(_logger: WrappedLogger, _method: str, event: EventDict) -> 
     import structlog  # noqa: PLC0415  # already imported: it calls this
 
     digest = hashlib.sha256(repr(event).encode(errors="backslashreplace")).hexdigest()[:_DIGEST]
-    if len(_LoggedLines.said) < _MOST_DIGESTS:
-        _LoggedLines.said[digest] = None
-    if digest in _LoggedLines.known:
+    if len(_LoggedLines.written_digests) < _MOST_DIGESTS:
+        _LoggedLines.written_digests[digest] = None
+    if digest in _LoggedLines.suppressed_digests:
         raise structlog.DropEvent
-    _LoggedLines.known = frozenset()
+    _LoggedLines.suppressed_digests = frozenset()
     return event
 
 
@@ -261,6 +261,6 @@ def _ordered(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDic
     first = {"time": event.pop("time"), "level": event.pop("level"), "msg": event.pop("event")}
     first |= {"event": event.pop("key", None)}
     line = {key: value for key, value in {**first, **event, **first}.items() if value is not None}
-    for hears in _LoggedLines.hears:
-        hears(line)
+    for listener in _LoggedLines.listeners:
+        listener(line)
     return line

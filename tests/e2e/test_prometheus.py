@@ -92,12 +92,12 @@ def test_promtool_finds_nothing_wrong_and_each_alert_waits_as_long_as_it_says(tm
         for each in test["alert_rule_test"]
     }
     assert tried == {rule["alert"] for group in prometheus.rules()["groups"] for rule in group["rules"]}
-    everything = metrics_text.text(
+    everything = metrics_text.format_text(
         Metrics(
             ready=True,
             served={"docker": True, "crio": False},
             reloads={("docker", "install"): 2, ("docker", "rollback"): 1},
-            away={"docker": 1.25},
+            reload_seconds={"docker": 1.25},
             drifted=("/etc/a\\b", '/etc/"c"'),
             payload="1.19.0",
         )

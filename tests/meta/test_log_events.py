@@ -17,6 +17,7 @@ from toolkit_installer import log
 from toolkit_installer.cli import commands
 from toolkit_installer.cli.options import help as help_pages
 from toolkit_installer.errors import ExitCode
+from toolkit_installer.events import EventKind
 from toolkit_installer.settings import LogFormat, Program
 
 _PROJECT = Path(__file__).parents[2]
@@ -42,13 +43,21 @@ def _words(node: ast.expr) -> str:
 def _calls() -> Iterator[tuple[str, ast.Call]]:
     for path in sorted((_PROJECT / "toolkit_installer").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if (
-                isinstance(node, ast.Call)
-                and isinstance(node.func, ast.Attribute)
-                and node.func.attr in _LEVELS
-                and ast.unparse(node.func.value) == "log.get()"
-            ):
-                yield f"{path.relative_to(_PROJECT)}:{node.lineno}", node
+            if not isinstance(node, ast.Call):
+                continue
+            place = f"{path.relative_to(_PROJECT)}:{node.lineno}"
+            if ast.unparse(node.func) in {f"log.get().{level}" for level in _LEVELS}:
+                yield place, node
+            elif ast.unparse(node.func) == "publish":
+                yield place, _line_of_event(node)
+
+
+def _line_of_event(call: ast.Call) -> ast.Call:
+    """Return the call that logs the line of an event, given the call that publishes the event."""
+    kind, message = call.args
+    key = ast.Constant(EventKind[ast.unparse(kind).removeprefix("EventKind.")].value)
+    fields = [each for each in call.keywords if each.arg != "level"]
+    return ast.Call(call.func, [message], [ast.keyword("key", key), *fields])
 
 
 @functools.cache
@@ -83,7 +92,7 @@ def test_each_line_has_a_name() -> None:
 
 def test_every_line_is_found_by_this_test() -> None:
     sources = "".join(path.read_text() for path in (_PROJECT / "toolkit_installer").rglob("*.py"))
-    written = len(re.findall(r"\blog\.get\(\)\.(?:info|warning|error)\(", sources))
+    written = len(re.findall(r"\blog\.get\(\)\.(?:info|warning|error)\(|(?<!def )\bpublish\(", sources))
     assert written == len(calls()) > 100
     assert not re.findall(r"\blog\.get\(\)\.(?!info|warning|error|debug)\w+", sources)
 
@@ -152,7 +161,7 @@ def test_no_field_is_empty_whatever_happens() -> None:
         f"{path.relative_to(_PROJECT)}:{call.lineno}: {each.arg}"
         for path in (_PROJECT / "toolkit_installer").rglob("*.py")
         for call in ast.walk(ast.parse(path.read_text()))
-        if isinstance(call, ast.Call) and ast.unparse(call.func).startswith("log.get().")
+        if isinstance(call, ast.Call) and ast.unparse(call.func).startswith(("log.get().", "publish"))
         for each in call.keywords
         if isinstance(each.value, ast.Constant) and each.value.value in (None, "")
     ]

@@ -20,7 +20,7 @@ from tests.unit.nri.nri_engine import NriEngine
 
 pytestmark = pytest.mark.real_start
 NRI_SOCKET = "/run/nri/nri.sock"
-MARKS = {"endpoint": b"metrics_process.py", "plugin": b"plugin_process:main"}
+MARKS = {"endpoint": b"metrics_server", "plugin": b"plugin_process:main"}
 
 
 @pytest.fixture

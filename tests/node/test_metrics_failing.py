@@ -84,10 +84,9 @@ def test_a_file_that_cannot_be_removed_keeps_no_node_configured(node: FakeNode, 
 
 def test_a_run_that_is_stopped_before_its_process_began_changes_nothing(node: FakeNode, tmp_path: Path) -> None:
     port = free_port()
-    program = tmp_path / "program.py"
     waits = "os.read(int(sys.argv[2]), 1)"  # until the run closes the channel
-    program.write_text(f"import os, signal, sys\nos.kill(os.getppid(), signal.SIGTERM)\n{waits}\n")
-    with mock.patch("toolkit_installer.reporting.metrics._PROGRAM", str(program)):
+    program = f"import os, signal, sys\nos.kill(os.getppid(), signal.SIGTERM)\n{waits}\n"
+    with mock.patch("toolkit_installer.reporting.metrics._PROGRAM", program):
         outcome = faults.run(node, tmp_path, "run", "--socket", SOCKET, "--metrics-address", f"127.0.0.1:{port}")
     assert outcome.code == 0, outcome.output
     assert "Stopped before the work was done" in outcome.output

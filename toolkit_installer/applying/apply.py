@@ -16,6 +16,7 @@ from toolkit_installer.driver import cdi
 from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.api import LiveState
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
+from toolkit_installer.events import EventKind, publish
 from toolkit_installer.node import signals
 from toolkit_installer.node.files import ChangedMeanwhileError
 from toolkit_installer.node.locks import PidFile
@@ -194,7 +195,7 @@ class Applier:
                 why=error.reason,
             )
         elif isinstance(error, InstallerError):
-            log.get().error("The change failed and is taken back", key="rollback", reason=str(error))
+            publish(EventKind.ROLLBACK, "The change failed and is taken back", level="error", reason=str(error))
         failures = [failure for work in reversed(seen.plan.engines) if (failure := self._tried_back(work, error))]
         failures += [failure for made in seen.plan.specifications if (failure := self._tried_replacing(made))]
         if failures:

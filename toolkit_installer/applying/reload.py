@@ -20,6 +20,7 @@ from toolkit_installer.applying.files import Writer
 from toolkit_installer.engines.api import DesiredFile, Engine, EngineSilentError, Inspection, LiveState, Reload
 from toolkit_installer.engines.common.serving import EngineBrokenError, find_process
 from toolkit_installer.errors import ConfigurationError, InstallerError
+from toolkit_installer.events import EventKind, publish
 from toolkit_installer.node import processes, programs, signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, ProcessGoneError
@@ -160,7 +161,7 @@ class Switcher:
     def _attempt(self, switch: Switch, *, interruptible: bool) -> None:
         name = switch.engine.name
         mode = f"{switch.reload.watched_by} does it" if switch.reload.watched_by else switch.reload.mode
-        log.get().info("Reloading the engine", key="reloading", engine=name, mode=mode, unit=switch.reload.unit)
+        publish(EventKind.RELOADING, "Reloading the engine", engine=name, mode=mode, unit=switch.reload.unit)
         with report_waiting(name) as telling:
             self._tick, self._away = telling.tick, telling.elapsed
             self._wait_for(switch, interruptible=interruptible)
@@ -292,7 +293,7 @@ class Switcher:
 
 def _log_served(switch: Switch, live: LiveState, before: Process | None, seconds: float) -> None:
     name, away = switch.engine.name, f"{seconds:.1f} s"
-    log.get().info("The engine serves its configuration", key="engine-serves", engine=name, away=away)
+    publish(EventKind.ENGINE_SERVES, "The engine serves its configuration", engine=name, away=away)
     if not switch.reload.restarts and before is not None and live.process is not None and live.process != before:
         log.get().warning(
             "The engine was signalled, and another process serves now: it ended and was started again",

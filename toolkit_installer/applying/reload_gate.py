@@ -26,6 +26,7 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.applying.reload_windows import IDLE, NOW, Pending
 from toolkit_installer.errors import ConfigurationError, InstallerError
+from toolkit_installer.events import EventKind, publish
 from toolkit_installer.node import idling, machine, terminal
 from toolkit_installer.node.files import Files
 from toolkit_installer.node.node import Node
@@ -183,9 +184,10 @@ class ReloadGate:
         """Record the pending reload; log it the first time, and when the reason changes."""
         waited, self.pending = self.pending, pending
         if waited is None:
-            log.get().warning(
+            publish(
+                EventKind.RELOAD_PENDING,
                 "A reload is pending: nothing of this change is made before it is allowed (--reload-when)",
-                key="reload-pending",
+                level="warning",
                 engine=_join_engines(pending),
                 why=pending.reason,
                 since=_format_time(pending.since),

@@ -10,6 +10,7 @@ import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.errors import ConfigurationError, DriverNotReadyError, InstallerError
+from toolkit_installer.events import EventKind, publish
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import PATH, ProgramError, Programs, ProgramTimeoutError
 from toolkit_installer.node.root import NodeError, Root
@@ -107,9 +108,14 @@ def log_driver_found(found: Driver) -> None:
 
 
 def log_driver_gone(root: str, missing: tuple[str, ...], hint: str | None = None) -> None:
-    """Log that no driver is usable any more and that the installed root stays."""
-    log.get().warning(
-        "No driver is usable now: the installed root stays", key="driver-gone", root=root, missing=missing, hint=hint
+    """Publish that no driver is usable any more and that the installed root stays."""
+    publish(
+        EventKind.DRIVER_GONE,
+        "No driver is usable now: the installed root stays",
+        level="warning",
+        root=root,
+        missing=missing,
+        hint=hint,
     )
 
 

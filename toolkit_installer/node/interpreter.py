@@ -26,7 +26,8 @@ _PYTHON = _BASE if os.access(_BASE, os.X_OK) else sys.executable
 def build_isolated_command(script: str, *arguments: str) -> list[str]:
     """Return the command that runs a script in isolation: without packages, environment variables and the user's files.
 
-    The encoding of file names stays what it is here, because they are passed as text.
+    `script` is a path, or `-c`, followed by the script's text. The encoding of file names stays what it is here,
+    because they are passed as text.
     """
     flags = [f"-Xutf8={sys.flags.utf8_mode}", *(["-B"] if sys.dont_write_bytecode else [])]
     return [_PYTHON, "-I", "-S", *flags, script, *arguments]

@@ -1,7 +1,7 @@
 """Reports of the node's status to the cluster: a condition, a taint, labels and events; all of them can be withdrawn.
 
-The node's own work never waits for a report: a failure is logged once, and the report is made later. Events are taken
-from log lines, and written once the API server accepts them.
+The node's own work never waits for a report: a failure is logged once, and the report is made later. Events
+of the run (events.py) are written once the API server accepts them.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import msgspec
 
 from toolkit_installer import __version__, foreign_words, log
 from toolkit_installer.errors import InstallerError
+from toolkit_installer.events import Event, EventKind, subscribe
 from toolkit_installer.kubernetes import node_state, verdicts
 from toolkit_installer.kubernetes.node_client import DAEMON_SET, NODE, NodeClient, RefusedEventError, ReportError
 from toolkit_installer.kubernetes.node_state import ConditionReason, EventContent, EventLedger, NodeState, SavedReports
@@ -42,7 +43,7 @@ _Failures = dict[_Part, ReportError | NodeError]
 
 
 class NodeReport:
-    """A run's reports to the cluster; `memory` is the state to save over a sleep."""
+    """A run's reports to the cluster; `saved` is the state to save over a sleep."""
 
     def __init__(self, settings: ReportSettings, node: Node) -> None:
         self._settings = settings
@@ -51,88 +52,88 @@ class NodeReport:
         self._events = EventReport(settings, self._api)
         self._booted = True
         """Whether the node is not known to have been ready in this boot."""
-        self.memory = SavedReports()
+        self._saved = SavedReports()
 
-    def restore(self, memory: SavedReports) -> None:
+    def restore(self, saved: SavedReports) -> None:
         """Restore what the run reported before it waited."""
-        self.memory = memory
-        self._events.ledger = memory.ledger
+        self._saved = saved
+        self._events.ledger = saved.ledger
 
     @property
     def saved(self) -> SavedReports:
         """What `restore` takes."""
-        return msgspec.structs.replace(self.memory, ledger=self._events.ledger)
+        return msgspec.structs.replace(self._saved, ledger=self._events.ledger)
 
     @property
-    def owes(self) -> bool:
+    def has_pending_report(self) -> bool:
         """Whether a report is still pending."""
-        return bool(self.memory.failure or self._events.ledger.waiting)
+        return bool(self._saved.failure or self._events.ledger.waiting)
 
     def begin(self, receipt: Receipt | None) -> None:
         """Report once, before any change, that the node is being installed, unless it is installed. Raises Stopped.
 
         With `retaint`, a node that has booted since it was ready is not ready either.
         """
-        if self.memory.begun:
+        if self._saved.begun:
             return
-        self.memory = msgspec.structs.replace(self.memory, begun=True)
+        self._saved = msgspec.structs.replace(self._saved, begun=True)
         if _is_installed(receipt):
             if self._settings.retaint:
-                self._note(self._tried_for(_BOOT_SECONDS, self._look_for_boot))
-            if not self._settings.retaint or self.memory.failure or not self._booted:
+                self._log_failures(self._retry_parts(_BOOT_SECONDS, self._check_boot))
+            if not self._settings.retaint or self._saved.failure or not self._booted:
                 return
-        self.tell(
+        self.report_status(
             NodeState(ConditionReason.INSTALLING, "The toolkit is being installed, and the engine told of it"), receipt
         )
 
-    def hear(self, error: InstallerError) -> None:
+    def record_failure(self, error: InstallerError) -> None:
         """Store why the run could not converge, for the next report of the node's status."""
         state = node_state.state_of_error(error, rolled_back=self._events.rolled_back)
         state = msgspec.structs.replace(state, message=foreign_words.mask_own_text(state.message))
-        self._events.failed(state)
-        self.memory = msgspec.structs.replace(self.memory, failed=state)
+        self._events.add_failure(state)
+        self._saved = msgspec.structs.replace(self._saved, failed=state)
 
-    def failed(self, error: InstallerError, receipt: Receipt | None) -> None:
+    def report_failure(self, error: InstallerError, receipt: Receipt | None) -> None:
         """Report why a run ends that could not converge. Raises Stopped.
 
         A node with an earlier installation may still serve it: its taint stays as it is.
         """
-        self.hear(error)
-        assert self.memory.failed is not None  # noqa: S101  # set by hear()
-        self._tell(self.memory.failed, receipt, taint=not _is_installed(receipt))
+        self.record_failure(error)
+        assert self._saved.failed is not None  # noqa: S101  # set by record_failure()
+        self._report(self._saved.failed, receipt, taint=not _is_installed(receipt))
 
-    def tell(self, state: NodeState, receipt: Receipt | None) -> None:
+    def report_status(self, state: NodeState, receipt: Receipt | None) -> None:
         """Report the node's status and the pending events, as far as the API server accepts them. Raises Stopped.
 
         The failure of an installation stays reported until the toolkit is installed.
         """
-        failed = self.memory.failed
+        failed = self._saved.failed
         if failed is not None and state.reason is ConditionReason.INSTALLING:
             state = failed
         elif failed is not None and state.ready:
-            self.memory = msgspec.structs.replace(self.memory, failed=None)
-        self._tell(state, receipt, taint=True)
+            self._saved = msgspec.structs.replace(self._saved, failed=None)
+        self._report(state, receipt, taint=True)
 
-    def _tell(self, state: NodeState, receipt: Receipt | None, *, taint: bool) -> None:
+    def _report(self, state: NodeState, receipt: Receipt | None, *, taint: bool) -> None:
         state = msgspec.structs.replace(state, message=foreign_words.mask_own_text(state.message))
-        labels = _labels(receipt)
-        untold = self._tried(
-            lambda: self._tell_condition(state),
-            *([lambda: self._tell_taint(state)] if taint else []),
-            lambda: self._tell_labels(labels),
-            self._events.tell,
+        labels = _build_labels(receipt)
+        failures = self._run_parts(
+            lambda: self._report_condition(state),
+            *([lambda: self._update_taint(state)] if taint else []),
+            lambda: self._update_labels(labels),
+            self._events.write_pending,
         )
-        self._note(untold)
+        self._log_failures(failures)
 
-    def withdraw(self) -> None:
+    def remove_reports(self) -> None:
         """Remove condition, taint and labels from the Node, and report pending events: before the permissions go.
 
         No later run does it, so failed requests are retried for a while. Raises Stopped.
         """
-        left = self._tried_for(
-            _WITHDRAW_SECONDS, self._withdraw_taint, self._withdraw_condition, lambda: self._tell_labels(())
+        left = self._retry_parts(
+            _WITHDRAW_SECONDS, self._remove_taint, self._remove_condition, lambda: self._update_labels(())
         )
-        self._tried(self._events.tell)
+        self._run_parts(self._events.write_pending)
         if left:
             log.get().warning(
                 "The Node keeps what the cluster was told of it",
@@ -142,35 +143,35 @@ class NodeReport:
                 hint="remove the taint, the labels and the annotation with kubectl; the condition goes with the Node",
             )
 
-    def leave(self) -> None:
+    def prepare_shutdown(self) -> None:
         """Restore the taint if the machine is shutting down: it must be there before the next boot. Raises Stopped."""
         if self._settings.retaint and self._node.services.is_stopping():
-            self.tell(NodeState(ConditionReason.INSTALLING, "The node is shutting down"), None)
+            self.report_status(NodeState(ConditionReason.INSTALLING, "The node is shutting down"), None)
 
     # --- condition, taint and labels ---
 
-    def _tell_condition(self, state: NodeState) -> None:
+    def _report_condition(self, state: NodeState) -> None:
         kind, now = self._settings.condition, machine.now()
-        if kind is None or (self.memory.condition == state and abs(now - self.memory.refreshed) < _REFRESH_SECONDS):
+        if kind is None or (self._saved.condition == state and abs(now - self._saved.refreshed) < _REFRESH_SECONDS):
             return
         node = self._api.read()
         found, text = node_state.found_condition(node, kind), machine.text(now)
         # a heartbeat in the future, from before the clock was set back, would make a dead run seem alive until then
-        told_at, lately = str((found or {}).get("lastHeartbeatTime", "")), machine.text(now - _REFRESH_SECONDS)
-        recent = lately < told_at <= machine.text(now + _REFRESH_SECONDS)
+        reported_at, earliest = str((found or {}).get("lastHeartbeatTime", "")), machine.text(now - _REFRESH_SECONDS)
+        recent = earliest < reported_at <= machine.text(now + _REFRESH_SECONDS)
         if not (recent and node_state.matches_state(found, state)):
-            said = node_state.condition(kind, state, now=text, since=node_state.since(found, state, now=text))
-            self._api.apply("/status", node_state.conditions_body(self._settings.node, said), "the condition")
-        self.memory = msgspec.structs.replace(self.memory, condition=state, refreshed=now)
+            wanted = node_state.condition(kind, state, now=text, since=node_state.since(found, state, now=text))
+            self._api.apply("/status", node_state.conditions_body(self._settings.node, wanted), "the condition")
+        self._saved = msgspec.structs.replace(self._saved, condition=state, refreshed=now)
 
-    def _withdraw_condition(self) -> None:
+    def _remove_condition(self) -> None:
         if self._settings.condition is not None:
             self._api.apply("/status", node_state.conditions_body(self._settings.node), "the condition")
-            self.memory = msgspec.structs.replace(self.memory, condition=None, refreshed=0.0)
+            self._saved = msgspec.structs.replace(self._saved, condition=None, refreshed=0.0)
 
-    def _tell_taint(self, state: NodeState) -> None:
+    def _update_taint(self, state: NodeState) -> None:
         taint = self._settings.taint
-        if taint is None or self.memory.ready is state.ready:
+        if taint is None or self._saved.ready is state.ready:
             return
         boot = machine.boot()
 
@@ -183,16 +184,16 @@ class NodeReport:
                 self._refuse_to_evict(taint)
             return node_state.build_taint_patch(node, taint, there=there, boot=boot if state.ready else ready_in)
 
-        self._change(patch)
-        self.memory = msgspec.structs.replace(self.memory, ready=state.ready)
+        self._patch_node(patch)
+        self._saved = msgspec.structs.replace(self._saved, ready=state.ready)
 
-    def _withdraw_taint(self) -> None:
+    def _remove_taint(self) -> None:
         taint = self._settings.taint
         if taint is not None:
-            self._change(lambda node: node_state.build_taint_patch(node, taint, there=False, boot=None))
-            self.memory = msgspec.structs.replace(self.memory, ready=None)
+            self._patch_node(lambda node: node_state.build_taint_patch(node, taint, there=False, boot=None))
+            self._saved = msgspec.structs.replace(self._saved, ready=None)
 
-    def _change(self, patch_of: Callable[[Mapping[str, Any]], dict[str, Any] | None]) -> None:
+    def _patch_node(self, patch_of: Callable[[Mapping[str, Any]], dict[str, Any] | None]) -> None:
         """Change the Node, and retry on conflicts with other clients. Raises ReportError, Stopped."""
         for _ in range(_CONFLICTS):
             patch = patch_of(self._api.read())
@@ -209,18 +210,18 @@ class NodeReport:
         if not tolerated:
             raise ReportError(f"the taint {taint}: the DaemonSet has no toleration for it, or none that lasts")
 
-    def _look_for_boot(self) -> None:
+    def _check_boot(self) -> None:
         self._booted = node_state.ready_boot(self._api.read()) != machine.boot()
 
-    def _tell_labels(self, labels: tuple[tuple[str, str], ...] | None) -> None:
-        if not self._settings.labels or labels is None or labels == self.memory.labels:
+    def _update_labels(self, labels: tuple[tuple[str, str], ...] | None) -> None:
+        if not self._settings.labels or labels is None or labels == self._saved.labels:
             return
         self._api.apply("", node_state.labels_body(self._settings.node, dict(labels)), "the labels")
-        self.memory = msgspec.structs.replace(self.memory, labels=labels)
+        self._saved = msgspec.structs.replace(self._saved, labels=labels)
 
     # --- requests and retries ---
 
-    def _tried(self, *parts: _Part) -> _Failures:
+    def _run_parts(self, *parts: _Part) -> _Failures:
         """Do each part, whatever becomes of the others; return those that failed. Raises Stopped."""
         failures: _Failures = {}
         self._api.begin(_ROUND_SECONDS)
@@ -231,26 +232,26 @@ class NodeReport:
                 failures[part] = error
         return failures
 
-    def _tried_for(self, seconds: float, *parts: _Part) -> _Failures:
+    def _retry_parts(self, seconds: float, *parts: _Part) -> _Failures:
         """Do each part, with retries for `seconds` while it may yet succeed; return those that failed. Raises Stopped.
 
         Other signals wait while the run ends, as in all of its cleanup.
         """
         end, pause = machine.boot_seconds() + seconds, _PAUSE_SECONDS
-        failures = self._tried(*parts)
+        failures = self._run_parts(*parts)
         while waits := _find_retryable(failures):
             remaining = end - machine.boot_seconds()
             if remaining <= 0:
                 break
             signals.sleep(min(remaining, max(pause, *waits.values())))
             pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
-            failures = {part: error for part, error in failures.items() if part not in waits} | self._tried(*waits)
+            failures = {part: error for part, error in failures.items() if part not in waits} | self._run_parts(*waits)
         return failures
 
-    def _note(self, failures: _Failures) -> None:
+    def _log_failures(self, failures: _Failures) -> None:
         """Store which reports failed, and log that once."""
-        failure, before = _join_failures(failures), self.memory.failure
-        self.memory = msgspec.structs.replace(self.memory, failure=failure)
+        failure, before = _join_failures(failures), self._saved.failure
+        self._saved = msgspec.structs.replace(self._saved, failure=failure)
         if failure and failure != before:
             log.get().warning(
                 "The cluster could not be told how the node stands: the node's work goes on, and it is told later",
@@ -277,7 +278,7 @@ def _is_installed(receipt: Receipt | None) -> bool:
     return receipt is not None and receipt.state is State.INSTALLED
 
 
-def _labels(receipt: Receipt | None) -> tuple[tuple[str, str], ...] | None:
+def _build_labels(receipt: Receipt | None) -> tuple[tuple[str, str], ...] | None:
     """Return the labels for the node; None to leave them as they are."""
     if receipt is None or receipt.state is not State.INSTALLED:
         return None
@@ -288,24 +289,24 @@ def _labels(receipt: Receipt | None) -> tuple[tuple[str, str], ...] | None:
 
 _MESSAGE_FIELDS = ("engine", "file", "line", "what", "missing", "away", "why", "reason", "hint")
 
-EVENT_REASONS: Mapping[str, tuple[str, bool]] = {
-    "configured": ("Installed", False),
-    "engine-serves": ("EngineReloaded", False),
-    "engine-started": ("EngineStarted", False),
-    "not-ready-engine": ("EngineNotServing", True),
-    "reload-pending": ("ReloadPending", False),
-    "rollback": ("RolledBack", True),
-    "drift": ("Drift", True),
-    "toolkit-damaged": ("Drift", True),
-    "drift-repair": ("DriftRepair", False),
-    "driver-missing": ("DriverLost", True),
-    "driver-gone": ("DriverLost", True),
+EVENT_REASONS: Mapping[EventKind, tuple[str, bool]] = {
+    EventKind.CONFIGURED: ("Installed", False),
+    EventKind.ENGINE_SERVES: ("EngineReloaded", False),
+    EventKind.ENGINE_STARTED: ("EngineStarted", False),
+    EventKind.ENGINE_NOT_SERVING: ("EngineNotServing", True),
+    EventKind.RELOAD_PENDING: ("ReloadPending", False),
+    EventKind.ROLLBACK: ("RolledBack", True),
+    EventKind.DRIFT: ("Drift", True),
+    EventKind.TOOLKIT_DAMAGED: ("Drift", True),
+    EventKind.DRIFT_REPAIR: ("DriftRepair", False),
+    EventKind.DRIVER_MISSING: ("DriverLost", True),
+    EventKind.DRIVER_GONE: ("DriverLost", True),
 }
-"""Log lines (docs/logs.md) that are events as well: the event's reason, and whether it is a warning."""
+"""The events that are reported to the cluster: the reason there, and whether it is a warning."""
 
 
 class EventReport:
-    """A writer of events, which it takes from log lines; `ledger` is the state to save over a sleep."""
+    """A writer of the run's events to the cluster; `ledger` is the state to save over a sleep."""
 
     def __init__(self, settings: ReportSettings, api: NodeClient) -> None:
         self.ledger = EventLedger()
@@ -313,13 +314,13 @@ class EventReport:
         """Whether a change was begun in this process, and rolled back."""
         self._settings = settings
         self._api = api
-        log.add_listener(self._overheard)
+        subscribe(self._add_event)
 
-    def failed(self, state: NodeState) -> None:
+    def add_failure(self, state: NodeState) -> None:
         """Add an event for why the run could not converge."""
-        self._happened(str(state.reason), state.message, warning=True)
+        self._add(str(state.reason), state.message, warning=True)
 
-    def tell(self) -> None:
+    def write_pending(self) -> None:
         """Write all events that are due. Raises ReportError, at the end if events about some objects are forbidden."""
         refused: dict[str, ReportError] = {}
         while (event := node_state.next_event(self.ledger, now := machine.now(), refused)) is not None:
@@ -338,25 +339,26 @@ class EventReport:
                 if not error.is_final:
                     raise
                 refused[event.happening.about] = error  # events about other objects are in another namespace
-        for untold in refused.values():
-            raise untold
+        for failure in refused.values():
+            raise failure
 
-    def _overheard(self, line: Mapping[str, Any]) -> None:
-        reason, warning = EVENT_REASONS.get(str(line.get("event")), ("", False))
-        if not reason:
+    def _add_event(self, event: Event) -> None:
+        if event.kind not in EVENT_REASONS:
             return
-        self.rolled_back |= line["event"] == "rollback"
-        fields = "; ".join(f"{key}: {line[key]}" for key in _MESSAGE_FIELDS if key in line)
-        words = f"{line['msg']} ({fields})" if fields else str(line["msg"])
-        self._happened(reason, foreign_words.mask_own_text(words), warning=warning)
+        reason, warning = EVENT_REASONS[event.kind]
+        self.rolled_back |= event.kind is EventKind.ROLLBACK
+        named = {**({"engine": event.engine} if event.engine else {}), **event.fields}
+        fields = "; ".join(f"{key}: {named[key]}" for key in _MESSAGE_FIELDS if key in named)
+        words = f"{event.message} ({fields})" if fields else event.message
+        self._add(reason, foreign_words.mask_own_text(words), warning=warning)
 
-    def _happened(self, reason: str, words: str, *, warning: bool) -> None:
+    def _add(self, reason: str, words: str, *, warning: bool) -> None:
         """Add an event to the ledger; a warning is also written about the DaemonSet, with the node's name."""
         if not self._settings.events:
             return
-        happening = EventContent(NODE, reason, words, warning=warning, heard_at=time.time_ns())
-        self.ledger = node_state.add_pending(self.ledger, happening)
+        content = EventContent(NODE, reason, words, warning=warning, heard_at=time.time_ns())
+        self.ledger = node_state.add_pending(self.ledger, content)
         if warning and self._settings.daemon_set is not None:
             words = f"{self._settings.node}: {words}"
-            of_daemon_set = msgspec.structs.replace(happening, about=DAEMON_SET, message=words)
+            of_daemon_set = msgspec.structs.replace(content, about=DAEMON_SET, message=words)
             self.ledger = node_state.add_pending(self.ledger, of_daemon_set)

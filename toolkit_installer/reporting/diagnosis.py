@@ -27,12 +27,11 @@ from toolkit_installer.engines.ownership import CgroupSetting, Fault
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.node import processes, sockets
-from toolkit_installer.node import root as disk
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import root_of
 from toolkit_installer.node.programs import PATH
 from toolkit_installer.node.reading import Reader
-from toolkit_installer.node.root import NodeError
+from toolkit_installer.node.root import NodeError, device_number, head, leads_to_file
 from toolkit_installer.planning import other_installer
 from toolkit_installer.receipt import trust
 from toolkit_installer.receipt.schema import Receipt
@@ -364,9 +363,9 @@ class _NodeInspection:
             outside = programs.root.outside(programs.root.canonical(path))
         except NodeError:
             return ProgramSeen(exists=False)
-        start = disk.head(outside, _HEAD)
+        start = head(outside, _HEAD)
         if start is None:
-            return ProgramSeen(exists=disk.leads_to_file(outside))
+            return ProgramSeen(exists=leads_to_file(outside))
         loader = loader_of(start)
         if loader is None or not shown.is_harmless(loader):
             return ProgramSeen(exists=True)
@@ -375,7 +374,7 @@ class _NodeInspection:
     def _is_there_on_root(self, path: str) -> bool:
         root = self._node.programs.root
         try:
-            return disk.leads_to_file(root.outside(root.canonical(path)))
+            return leads_to_file(root.outside(root.canonical(path)))
         except NodeError:
             return False
 
@@ -408,7 +407,7 @@ class _NodeInspection:
             if not _DEVICES.fullmatch(name):
                 continue
             path = f"/dev/{name}"
-            number = disk.device_number(self._whole.root.outside(path))
+            number = device_number(self._whole.root.outside(path))
             if number is not None and not self._is_there("/dev/char/{}:{}".format(*number)):
                 yield path, *number
 

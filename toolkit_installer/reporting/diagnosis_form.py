@@ -67,7 +67,7 @@ TITLES: Final[Mapping[Illness, str]] = types.MappingProxyType(
 )
 
 
-class Finding(msgspec.Struct, frozen=True):
+class IllnessFinding(msgspec.Struct, frozen=True):
     """An illness of this node."""
 
     illness: Illness
@@ -83,7 +83,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
     schema: int
     version: str
-    findings: tuple[Finding, ...]
+    findings: tuple[IllnessFinding, ...]
     unseen: tuple[str, ...]
     """What could not be inspected, and why."""
 

@@ -21,9 +21,8 @@ from toolkit_installer.engines.api import LiveState
 from toolkit_installer.engines.ownership import Fault
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes, trust
-from toolkit_installer.node import root as disk
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.root import NodeError, Root
+from toolkit_installer.node.root import NodeError, Root, leads_to_file
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt
 from toolkit_installer.reporting.status_verdict import FileFault
@@ -93,7 +92,7 @@ def _find_missing_runtime(engine: EngineRecord, live: LiveState) -> Iterator[Fil
 def _may_exist(root: Root, path: str) -> bool:
     """Return whether a process has a file at this path, or True if that cannot be seen from here."""
     try:
-        return disk.leads_to_file(root.outside(root.canonical(path)))
+        return leads_to_file(root.outside(root.canonical(path)))
     except NodeError:
         return True
 

@@ -19,7 +19,14 @@ from toolkit_installer.engines.ownership import CgroupSetting, Fault, ListedRunt
 from toolkit_installer.engines.registry import normalize_socket
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.reporting import diagnosis_form
-from toolkit_installer.reporting.diagnosis_form import EngineSeen, Finding, Illness, NodeFacts, SpecificationSeen, Topic
+from toolkit_installer.reporting.diagnosis_form import (
+    EngineSeen,
+    Illness,
+    IllnessFinding,
+    NodeFacts,
+    SpecificationSeen,
+    Topic,
+)
 from toolkit_installer.settings import EngineName
 from toolkit_installer.toolkit.payload import CTK, RUNTIMES
 
@@ -33,7 +40,7 @@ CGROUPFS: Final = "cgroupfs"
 DRIVERS: Final = (SYSTEMD, CGROUPFS)
 
 
-def diagnose(seen: NodeFacts) -> tuple[Finding, ...]:
+def diagnose(seen: NodeFacts) -> tuple[IllnessFinding, ...]:
     """Return all findings, without duplicates, in the order of the table of illnesses."""
     found = [finding for find in _ALL for finding in find(seen)]
     order = list(Illness)
@@ -79,7 +86,7 @@ def _pairs(engine: EngineSeen) -> list[tuple[str, bytes]]:
 # --- files that the engine cannot work with ---
 
 
-def _broken(seen: NodeFacts) -> Iterator[Finding]:
+def _broken(seen: NodeFacts) -> Iterator[IllnessFinding]:
     for engine in seen.engines:
         causes = f"this program does not edit it, and the next start of {engine.name} may fail"
         for fault in engine.faults:
@@ -99,7 +106,7 @@ def _reads(engine: EngineSeen) -> list[ConfigFile]:
         return []
 
 
-def _replaced(seen: NodeFacts) -> Iterator[Finding]:
+def _replaced(seen: NodeFacts) -> Iterator[IllnessFinding]:
     for engine in seen.engines:
         files = _reads(engine)
         if len(files) < 2:  # noqa: PLR2004  # one file alone replaces nothing
@@ -122,7 +129,7 @@ def _replaced(seen: NodeFacts) -> Iterator[Finding]:
             yield _finding_of_fault(seen, engine, Illness.REPLACED_RUNTIMES, fault, causes)
 
 
-def _mixed(seen: NodeFacts) -> Iterator[Finding]:
+def _mixed(seen: NodeFacts) -> Iterator[IllnessFinding]:
     for engine in seen.engines:
         files, release = _reads(engine), parse_release(engine.version)
         causes = "the settings of one of the two files are lost without an error"
@@ -146,7 +153,7 @@ def _mixed(seen: NodeFacts) -> Iterator[Finding]:
             yield _finding_of_fault(seen, engine, Illness.MIXED_VERSIONS, fault, causes)
 
 
-def _unread(seen: NodeFacts) -> Iterator[Finding]:
+def _unread(seen: NodeFacts) -> Iterator[IllnessFinding]:
     for engine in seen.engines:
         reads = engine.files[0].path if engine.files else "another file"
         for file in engine.besides:
@@ -154,13 +161,13 @@ def _unread(seen: NodeFacts) -> Iterator[Finding]:
             causes = "changes of this file have no effect"
             hint = f"make the change in {reads}, or in a file that it imports, and remove this file"
             topic = Topic.ENGINE
-            yield Finding(Illness.UNREAD_FILE, file.path, None, what, causes, _remedy(seen, engine, topic, hint))
+            yield IllnessFinding(Illness.UNREAD_FILE, file.path, None, what, causes, _remedy(seen, engine, topic, hint))
 
 
 # --- leftovers of other installers ---
 
 
-def _leftovers(seen: NodeFacts) -> Iterator[Finding]:
+def _leftovers(seen: NodeFacts) -> Iterator[IllnessFinding]:
     if seen.other_installer:
         return
     for engine in seen.engines:
@@ -176,10 +183,10 @@ def _leftovers(seen: NodeFacts) -> Iterator[Finding]:
                 else f"take the handler {runtime.name} out of {runtime.path}, and restart {engine.name}"
             )
             remedy = _remedy(seen, engine, Topic.ENGINE, hint)
-            yield Finding(Illness.LEFTOVER, runtime.path, runtime.line, words, causes, remedy)
+            yield IllnessFinding(Illness.LEFTOVER, runtime.path, runtime.line, words, causes, remedy)
     for hook in seen.hooks:
         if not hook.exists:
-            yield Finding(
+            yield IllnessFinding(
                 Illness.LEFTOVER,
                 hook.path,
                 hook.line,
@@ -188,7 +195,7 @@ def _leftovers(seen: NodeFacts) -> Iterator[Finding]:
                 f"remove {hook.path}",
             )
     if seen.toolkit_files and not seen.installed:
-        yield Finding(
+        yield IllnessFinding(
             Illness.LEFTOVER,
             seen.toolkit_folder,
             None,
@@ -216,7 +223,7 @@ def _describe_leftover(seen: NodeFacts, runtime: ListedRuntime) -> str | None:
 # --- programs ---
 
 
-def _programs(seen: NodeFacts) -> Iterator[Finding]:
+def _programs(seen: NodeFacts) -> Iterator[IllnessFinding]:
     for engine in seen.engines:
         for runtime in runtimes_of(engine):
             program = runtime.executable
@@ -235,30 +242,32 @@ def _programs(seen: NodeFacts) -> Iterator[Finding]:
         hint = "use a toolkit that was built for this system"
         remedy = _remedy(seen, next(iter(seen.engines), None), Topic.PROGRAMS, hint)
         causes = "no container gets a GPU from the toolkit"
-        yield Finding(Illness.OTHER_LIBC, seen.toolkit_folder, None, what, causes, remedy)
+        yield IllnessFinding(Illness.OTHER_LIBC, seen.toolkit_folder, None, what, causes, remedy)
     if seen.no_low_level is not None:
         path = f"{seen.toolkit_folder}/.config/nvidia-container-runtime/config.toml"
         hint = "install runc or crun, then `toolkit-installer run` again"
         remedy = _remedy(seen, next(iter(seen.engines), None), Topic.PROGRAMS, hint)
         causes = "every container of the handler nvidia fails"
-        yield Finding(Illness.NO_RUNTIME, path, None, seen.no_low_level, causes, remedy)
+        yield IllnessFinding(Illness.NO_RUNTIME, path, None, seen.no_low_level, causes, remedy)
 
 
 def _program(
     seen: NodeFacts, engine: EngineSeen, program: str, where: tuple[str, int | None], whose: str, causes: str
-) -> Iterator[Finding]:
+) -> Iterator[IllnessFinding]:
     found = seen.programs[program]
     if not found.exists:
         hint = f"install {program}, or name in {where[0]} the one that the node has, then restart the engine"
         remedy = _remedy(seen, engine, Topic.ENGINE, hint)
-        yield Finding(Illness.NO_RUNTIME, *where, f"{whose} is {program}, which is not on the node", causes, remedy)
+        yield IllnessFinding(
+            Illness.NO_RUNTIME, *where, f"{whose} is {program}, which is not on the node", causes, remedy
+        )
     elif not found.loader_exists:
         what = (
             f"{whose}, {program}, needs {found.loader} to start, which is not on the node{_libc(found.loader, 'it is')}"
         )
         hint = f"install a build of {posixpath.basename(program)} for this system (musl or glibc, or a static one)"
         remedy = _remedy(seen, engine, Topic.PROGRAMS, hint)
-        yield Finding(Illness.OTHER_LIBC, *where, what, causes, remedy)
+        yield IllnessFinding(Illness.OTHER_LIBC, *where, what, causes, remedy)
 
 
 def _libc(loader: str | None, are: str) -> str:
@@ -273,7 +282,7 @@ def _exists(seen: NodeFacts, program: str | None) -> bool:
 # --- the kubelet ---
 
 
-def _sockets(seen: NodeFacts) -> Iterator[Finding]:
+def _sockets(seen: NodeFacts) -> Iterator[IllnessFinding]:
     named = [each for each in seen.kubelets if each.socket is not None]
     for kubelet in named:
         if kubelet.listens is False:
@@ -284,7 +293,7 @@ def _sockets(seen: NodeFacts) -> Iterator[Finding]:
             engine = serving[0] if serving else None
             remedy = _remedy(seen, engine, Topic.SOCKET, hint)
             causes = "the node is NotReady"
-            yield Finding(Illness.OTHER_SOCKET, str(kubelet.socket), None, what, causes, remedy)
+            yield IllnessFinding(Illness.OTHER_SOCKET, str(kubelet.socket), None, what, causes, remedy)
     used = {normalize_socket(str(each.socket)) for each in named}
     if not used:
         return
@@ -294,14 +303,14 @@ def _sockets(seen: NodeFacts) -> Iterator[Finding]:
             what = f"the handlers are configured for {name} on {socket}, and the kubelet uses {shown}"
             causes = "pods with a GPU fail: the kubelet's engine does not know the handlers"
             hint = f"`toolkit-installer uninstall`, then `toolkit-installer run --socket {min(used)}`"
-            yield Finding(Illness.OTHER_SOCKET, socket, None, what, causes, hint)
+            yield IllnessFinding(Illness.OTHER_SOCKET, socket, None, what, causes, hint)
     if seen.crictl is not None:
         path, line, socket = seen.crictl
         if normalize_socket(socket) not in used:
             what = f"names {socket}, and the kubelet uses {shown}"
             causes = "crictl shows other containers than the kubelet's"
             hint = f"write runtime-endpoint: unix://{min(used)} into it"
-            yield Finding(Illness.OTHER_SOCKET, path, line, what, causes, hint)
+            yield IllnessFinding(Illness.OTHER_SOCKET, path, line, what, causes, hint)
 
 
 def _is_reached_by_shim(name: str, used: set[str]) -> bool:
@@ -310,7 +319,7 @@ def _is_reached_by_shim(name: str, used: set[str]) -> bool:
     return any(posixpath.basename(socket) in shims for socket in used)
 
 
-def _cgroups(seen: NodeFacts) -> Iterator[Finding]:
+def _cgroups(seen: NodeFacts) -> Iterator[IllnessFinding]:
     told = next((each for each in seen.kubelets if each.cgroup_driver is not None), None)
     for engine in seen.engines:
         driver = _driver_of(engine)
@@ -329,7 +338,7 @@ def _cgroups(seen: NodeFacts) -> Iterator[Finding]:
             # a declaration of both must change the driver that is not systemd
             topic = Topic.ENGINE_CGROUP if told.cgroup_driver == SYSTEMD else Topic.KUBELET_CGROUP
             remedy = _remedy(seen, engine, topic, hint)
-            yield Finding(Illness.CGROUP_DRIVER, driver.path, driver.line, what, causes, remedy)
+            yield IllnessFinding(Illness.CGROUP_DRIVER, driver.path, driver.line, what, causes, remedy)
         for runtime in runtimes_of(engine):
             of_runtime = None if runtime.systemd is None else SYSTEMD if runtime.systemd else CGROUPFS
             if of_runtime in (None, driver.name) or runtime.default or _describe_leftover(seen, runtime) is not None:
@@ -339,7 +348,7 @@ def _cgroups(seen: NodeFacts) -> Iterator[Finding]:
             value = str(driver.name == SYSTEMD).lower()
             hint = f"set SystemdCgroup = {value} in its options, and restart {engine.name}"
             remedy = _remedy(seen, engine, Topic.ENGINE, hint)
-            yield Finding(Illness.CGROUP_DRIVER, runtime.path, runtime.line, what, causes, remedy)
+            yield IllnessFinding(Illness.CGROUP_DRIVER, runtime.path, runtime.line, what, causes, remedy)
 
 
 def _is_used(seen: NodeFacts, engine: EngineSeen) -> bool:
@@ -363,7 +372,7 @@ def _driver_of(engine: EngineSeen) -> CgroupSetting | None:
 # --- the driver, its devices and CDI ---
 
 
-def _devices(seen: NodeFacts) -> Iterator[Finding]:
+def _devices(seen: NodeFacts) -> Iterator[IllnessFinding]:
     drivers = [_driver_of(engine) for engine in seen.engines]
     by_systemd = not drivers or any(each is None or each.name == SYSTEMD for each in drivers)
     if not seen.unlinked or not by_systemd:
@@ -377,7 +386,7 @@ def _devices(seen: NodeFacts) -> Iterator[Finding]:
         f"`{program} {words}`, and as a udev rule for each boot: "
         f'ACTION=="add", DEVPATH=="/bus/pci/drivers/nvidia", RUN+="{in_rule} {words}"'
     )
-    yield Finding(
+    yield IllnessFinding(
         Illness.NO_DEV_CHAR,
         f"/dev/char/{major}:{minor}",
         None,
@@ -387,13 +396,13 @@ def _devices(seen: NodeFacts) -> Iterator[Finding]:
     )
 
 
-def _libraries(seen: NodeFacts) -> Iterator[Finding]:
+def _libraries(seen: NodeFacts) -> Iterator[IllnessFinding]:
     if seen.driver is None or not seen.driver.missing:
         return
     found = seen.driver
     engine = seen.engines[0] if seen.engines else None
     hint = "install the driver's libraries there, or name the root that has them with --driver-root, and `run` again"
-    yield Finding(
+    yield IllnessFinding(
         Illness.NO_LIBRARIES,
         found.root,
         None,
@@ -403,7 +412,7 @@ def _libraries(seen: NodeFacts) -> Iterator[Finding]:
     )
 
 
-def _specifications(seen: NodeFacts) -> Iterator[Finding]:
+def _specifications(seen: NodeFacts) -> Iterator[IllnessFinding]:
     for file in seen.specifications:
         yield from _unreadable(seen, file)
         if file.missing:
@@ -411,14 +420,16 @@ def _specifications(seen: NodeFacts) -> Iterator[Finding]:
             names = ", ".join(dict.fromkeys(path for _, path in file.missing))
             what = f"names {len(file.missing)} files or devices that are not on the node: {names}"
             causes = "each container that asks for its devices fails"
-            yield Finding(Illness.CDI_WITHOUT_FILES, file.path, line, what, causes, _recreation_remedy(seen, file))
+            yield IllnessFinding(
+                Illness.CDI_WITHOUT_FILES, file.path, line, what, causes, _recreation_remedy(seen, file)
+            )
 
 
-def _unreadable(seen: NodeFacts, file: SpecificationSeen) -> Iterator[Finding]:
+def _unreadable(seen: NodeFacts, file: SpecificationSeen) -> Iterator[IllnessFinding]:
     causes = "the devices in it do not exist for the engine: containers that ask for them fail"
     if (broken := diagnosis_form.find_form_fault(file.path, file.content)) is not None:
         line, why = broken
-        yield Finding(Illness.UNREADABLE_CDI, file.path, line, why, causes, _recreation_remedy(seen, file))
+        yield IllnessFinding(Illness.UNREADABLE_CDI, file.path, line, why, causes, _recreation_remedy(seen, file))
         return
     for engine in seen.engines:
         needed, newest = (
@@ -443,7 +454,7 @@ def _unreadable(seen: NodeFacts, file: SpecificationSeen) -> Iterator[Finding]:
             continue
         line = _line_of(file.content, rb"cdiVersion")
         remedy = _remedy(seen, engine, Topic.ENGINE, hint)
-        yield Finding(Illness.UNREADABLE_CDI, file.path, line, why, causes, remedy)
+        yield IllnessFinding(Illness.UNREADABLE_CDI, file.path, line, why, causes, remedy)
 
 
 def _recreation_remedy(seen: NodeFacts, file: SpecificationSeen) -> str:
@@ -470,10 +481,10 @@ def _line_of(content: bytes, word: bytes) -> int | None:
 
 def _finding_of_fault(
     seen: NodeFacts, engine: EngineSeen, illness: Illness, fault: Fault, causes: str, topic: Topic = Topic.ENGINE
-) -> Finding:
+) -> IllnessFinding:
     hint = fault.hint.removeprefix("nothing was changed; ") or "correct the file, then restart the engine"
     remedy = _remedy(seen, engine, topic, hint)
-    return Finding(illness, fault.path, fault.line, fault.reason, causes, remedy)
+    return IllnessFinding(illness, fault.path, fault.line, fault.reason, causes, remedy)
 
 
 def _remedy(seen: NodeFacts, engine: EngineSeen | None, topic: Topic, hint: str) -> str:
@@ -487,7 +498,7 @@ def _at(path: str, line: int | None) -> str:
     return path if line is None else f"{path}:{line}"
 
 
-_ALL: Final[tuple[Callable[[NodeFacts], Iterator[Finding]], ...]] = (
+_ALL: Final[tuple[Callable[[NodeFacts], Iterator[IllnessFinding]], ...]] = (
     _broken,
     _replaced,
     _mixed,

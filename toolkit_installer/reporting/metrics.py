@@ -10,13 +10,12 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
+from toolkit_installer.events import Event, subscribe
 from toolkit_installer.kubernetes.node_state import ConditionReason
 from toolkit_installer.node import interpreter, machine
 from toolkit_installer.node.calls import SystemCalls
@@ -33,27 +32,24 @@ from toolkit_installer.settings import Address, OnDrift, Settings
 from toolkit_installer.waiting.child_process import ChildProcess
 from toolkit_installer.waiting.readiness import Readiness
 
-if TYPE_CHECKING:
-    pass
-
 
 class MetricsReport:
     """A counter of the run's work, which writes the metrics to the places that the settings name."""
 
     def __init__(self, settings: Settings, node: Node) -> None:
         self._node = node
-        self._looks_for_drift = settings.on_drift is not OnDrift.IGNORE
+        self._checks_drift = settings.on_drift is not OnDrift.IGNORE
         path = settings.metrics_textfile
         self._textfile = Textfile(path, node.calls) if path is not None else None
         address = settings.metrics_address
         self._endpoint: MetricsEndpoint | None = None
         if address is not None:
             self._endpoint = MetricsEndpoint(address)
-        self._counted = Counts()
-        log.add_listener(self._overheard)
+        self._counts = Counts()
+        subscribe(self._count)
 
     @property
-    def owes(self) -> bool:
+    def needs_restart(self) -> bool:
         """Whether no process serves the address, so that a restart is due."""
         return self._endpoint is not None and self._endpoint.lost
 
@@ -63,13 +59,13 @@ class MetricsReport:
         Raises ConfigurationError, NodeError, Stopped.
         """
         # Prometheus sees no growth without a sample at 0; and the values of a killed run are stale
-        content = metrics_text.text(self._so_far())
+        content = metrics_text.format_text(self._counts_only())
         if self._textfile is not None:
             self._textfile.prepare()
             self._textfile.write(content)
         if self._endpoint is not None:
             self._endpoint.prepare()
-            self._endpoint.tell(ready=False, why="nothing is known of the node yet", metrics=content)
+            self._endpoint.send(ready=False, why="nothing is known of the node yet", metrics=content)
 
     def begin(self, receipt: Receipt | None) -> None:
         """Report a node as not ready while it is set up, even if it was ready without an installation.
@@ -78,47 +74,47 @@ class MetricsReport:
         """
         if receipt is None:
             why = f"{ConditionReason.INSTALLING}: the node is set up"
-            self._say(ready=False, why=why, content=metrics_text.text(self._so_far()))
+            self._write(ready=False, why=why, content=metrics_text.format_text(self._counts_only()))
 
-    def tell(self, readiness: Readiness, receipt: Receipt | None) -> None:
+    def report_status(self, readiness: Readiness, receipt: Receipt | None) -> None:
         """Write the metrics and the node's status; a failure is only logged. Raises Stopped."""
         try:
-            content = metrics_text.text(self._metrics(readiness, receipt))
+            content = metrics_text.format_text(self._metrics(readiness, receipt))
         except InstallerError as error:
             log.get().warning(
                 "The metrics stay as they are, and are out of date", key="metrics-unknown", reason=str(error)
             )
             return
         state = readiness.state
-        self._say(ready=state.ready, why=f"{state.reason}: {state.message}", content=content)
+        self._write(ready=state.ready, why=f"{state.reason}: {state.message}", content=content)
 
-    def _say(self, *, ready: bool, why: str, content: str) -> None:
+    def _write(self, *, ready: bool, why: str, content: str) -> None:
         if self._textfile is not None:
             self._textfile.write(content)
         if self._endpoint is not None:
-            self._endpoint.tell(ready=ready, why=why, metrics=content)
+            self._endpoint.send(ready=ready, why=why, metrics=content)
 
-    def _so_far(self) -> Metrics:
+    def _counts_only(self) -> Metrics:
         """Return the counts, with a node that is not ready, and of which nothing else is known."""
         return Metrics(
             ready=False,
-            reloads={(name, why): count for name, why, count in self._counted.reloads},
-            away=dict(self._counted.away),
-            rollbacks=self._counted.rollbacks,
-            result=self._counted.result,
-            converged_at=float(int(self._counted.converged_at)),
+            reloads={(name, why): count for name, why, count in self._counts.reloads},
+            reload_seconds=dict(self._counts.reload_seconds),
+            rollbacks=self._counts.rollbacks,
+            result=self._counts.result,
+            converged_at=float(int(self._counts.converged_at)),
         )
 
     def _metrics(self, readiness: Readiness, receipt: Receipt | None) -> Metrics:
         engines = [str(each.name) for each in receipt.asked()] if receipt is not None else []
-        so_far = self._so_far()
+        counts = self._counts_only()
         return msgspec.structs.replace(
-            so_far,
+            counts,
             ready=readiness.state.ready,
             served={name: name not in readiness.unserved for name in engines},
             # as in `prepare`: without a 0, Prometheus would miss the first reload of a waiting run
-            reloads={(name, why): 0 for name in engines for why in metrics_text.REASONS} | dict(so_far.reloads),
-            drifted=tuple(memory.drifted(self._node, receipt)) if self._looks_for_drift else (),
+            reloads={(name, why): 0 for name in engines for why in metrics_text.REASONS} | dict(counts.reloads),
+            drifted=tuple(memory.drifted(self._node, receipt)) if self._checks_drift else (),
             payload=(receipt.release or "") if receipt is not None else "",
             driver_usable=not readiness.driver_away,
             reload_pending=readiness.pending is not None,
@@ -126,50 +122,54 @@ class MetricsReport:
             nri_connected=readiness.plugin.connected if readiness.plugin is not None else None,
         )
 
-    def failed(self, code: str) -> None:
+    def record_failure(self, code: str) -> None:
         """Record a failed inspection by its exit code's name."""
-        self._counted = metrics_text.count_outcome(self._counted, code)
+        self._counts = metrics_text.count_outcome(self._counts, code)
 
-    def converged(self, *, whole: bool) -> None:
-        """Record a successful inspection; `whole`: the node is complete, and waits for nothing."""
-        self._counted = metrics_text.count_outcome(self._counted, ExitCode.DONE.event, machine.now() if whole else None)
+    def record_success(self, *, complete: bool) -> None:
+        """Record a successful inspection; `complete`: the node is complete, and waits for nothing."""
+        self._counts = metrics_text.count_outcome(
+            self._counts, ExitCode.DONE.event, machine.now() if complete else None
+        )
 
-    def leave(self) -> None:
+    def prepare_shutdown(self) -> None:
         """Report that the metrics are no longer updated."""
         if self._textfile is not None:
             self._textfile.remove()
         if self._endpoint is not None:
-            self._endpoint.leave("the run was told to stop")
+            self._endpoint.send_shutdown("the run was told to stop")
 
     def watched(self) -> list[tuple[str, str, str]]:
         """Return further paths for the idle process to watch; to be called when the run becomes idle."""
         return self._endpoint.process.watched() if self._endpoint is not None else []
 
     @property
-    def counted(self) -> Counts:
+    def counts(self) -> Counts:
         """What this run has done so far."""
-        return self._counted
+        return self._counts
 
     @property
-    def process(self) -> tuple[int, int] | None:
+    def server_process(self) -> tuple[int, int] | None:
         """PID of the metrics server and the descriptor of its channel, None where there is no such process."""
         return self._endpoint.process.saved if self._endpoint is not None else None
 
-    def restore(self, counted: Counts | None, process: tuple[int, int] | None) -> None:
+    def restore(self, counts: Counts | None, process: tuple[int, int] | None) -> None:
         """Go on counting from there, with the same metrics server."""
-        self._counted = counted or Counts()
+        self._counts = counts or Counts()
         if self._endpoint is not None and process is not None:
             self._endpoint.process.restore(process)
 
-    def _overheard(self, line: Mapping[str, Any]) -> None:
-        self._counted = metrics_text.count_line(self._counted, line, time.monotonic())
+    def _count(self, event: Event) -> None:
+        self._counts = metrics_text.count_event(self._counts, event, time.monotonic())
 
 
-_PROGRAM = os.path.join(os.path.dirname(os.path.realpath(metrics_server.__file__)), "metrics_process.py")
-"""The server's path, resolved when the program starts, as `interpreter` does."""
+_FOLDER = os.path.dirname(os.path.realpath(metrics_server.__file__))
+"""Resolved when the program starts, as in `interpreter`."""
+_PROGRAM = f"import sys; sys.path.insert(0, {_FOLDER!r}); import metrics_server; metrics_server.main()"
+"""Imports the server, whose bytecode is used then: Python would compile a script at each start."""
 _BEGIN_SECONDS = 30.0
 """More than a process takes to start on a node that is busy with a boot."""
-_HEARD_SECONDS = 10.0
+_CONFIRM_SECONDS = 10.0
 """More than a running process takes to answer: it only has to wake up."""
 _WAITING = 128
 """The limit of connections in the kernel's queue until they are accepted."""
@@ -184,7 +184,7 @@ class MetricsEndpoint:
 
     @property
     def lost(self) -> bool:
-        """Whether the process ended, or could not be started; the next `tell` tries to restart it."""
+        """Whether the process ended, or could not be started; the next `send` tries to restart it."""
         return self.process.lost
 
     def prepare(self) -> None:
@@ -197,16 +197,16 @@ class MetricsEndpoint:
                 hint="choose another --metrics-address, or end whoever listens there: `ss -ltnp` names it",
             ) from error
 
-    def tell(self, *, ready: bool, why: str, metrics: str) -> None:
+    def send(self, *, ready: bool, why: str, metrics: str) -> None:
         """Send the node's status, and the metrics (empty: unchanged); a failure is only logged.
 
         A process that is gone, or does not confirm the packet, is replaced. Raises Stopped.
         """
         packet = _format_packet(ready=ready, why=why, metrics=metrics)
-        if not (self.process.send(packet) and self._is_heard(_HEARD_SECONDS)):
+        if not (self.process.send(packet) and self._is_confirmed(_CONFIRM_SECONDS)):
             self._restart(packet)
 
-    def leave(self, why: str) -> None:
+    def send_shutdown(self, why: str) -> None:
         """Send for the last time that the node is not ready, without waiting for an answer or a restart."""
         self.process.send(_format_packet(ready=False, why=why, metrics=""))
 
@@ -224,7 +224,7 @@ class MetricsEndpoint:
             return
         pid = self.process.pid
         log.get().warning("Metrics are served again, by a new process", key="metrics-served-again", pid=pid)
-        if not (self.process.send(packet) and self._is_heard(_BEGIN_SECONDS)):
+        if not (self.process.send(packet) and self._is_confirmed(_BEGIN_SECONDS)):
             self.process.close()  # so that it is `lost`, and the next inspection tries again
 
     def _start(self) -> None:
@@ -233,22 +233,22 @@ class MetricsEndpoint:
         with _listen(self._address) as listener:
 
             def command(channel: int) -> list[str]:
-                return interpreter.build_isolated_command(_PROGRAM, str(listener.fileno()), str(channel))
+                return interpreter.build_isolated_command("-c", _PROGRAM, str(listener.fileno()), str(channel))
 
             if self.process.start(command, [listener.fileno()], _BEGIN_SECONDS) != metrics_server.READY:
                 raise OSError("the process that is to answer did not begin; where it ended, its reason stands above")
 
-    def _is_heard(self, seconds: float) -> bool:
+    def _is_confirmed(self, seconds: float) -> bool:
         """Return whether the process confirms a packet within `seconds`. Raises Stopped."""
-        return self.process.hear(seconds) == metrics_server.READY
+        return self.process.receive(seconds) == metrics_server.READY
 
 
 def _listen(address: Address) -> socket.socket:
     """Return a socket that listens at `address`, or on all IPv4 and IPv6 addresses without a host. Raises OSError."""
-    both = not address.host and socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if both or ":" in address.host else socket.AF_INET
-    host = "::" if both else address.host
-    return socket.create_server((host, address.port), family=family, backlog=_WAITING, dualstack_ipv6=both)
+    dual_stack = not address.host and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if dual_stack or ":" in address.host else socket.AF_INET
+    host = "::" if dual_stack else address.host
+    return socket.create_server((host, address.port), family=family, backlog=_WAITING, dualstack_ipv6=dual_stack)
 
 
 def _format_packet(*, ready: bool, why: str, metrics: str) -> bytes:
@@ -283,19 +283,19 @@ class Textfile:
             raise ConfigurationError(
                 "node-exporter reads no file of this name", path=self._path, hint=f"let it end with {_ENDING}"
             )
-        place = self._place()
+        path = self._canonical_path()
         # a write would refuse such a folder: report that before the first change of the node
-        with attempt("look at its folder", place), self._files.root.parent(place) as (open_folder, _):
-            refuse_if_others_write(open_folder, place)
-        self._files.sweep(place)
+        with attempt("look at its folder", path), self._files.root.parent(path) as (open_folder, _):
+            refuse_if_others_write(open_folder, path)
+        self._files.sweep(path)
 
     def write(self, content: str) -> None:
         """Write the metrics unless the file has them already; a failure is only logged."""
         encoded = content.encode()
         try:
-            place = self._place()
-            if not self._holds(place, encoded):
-                self._files.overwrite(place, encoded, own_metadata(_MODE))
+            path = self._canonical_path()
+            if not self._holds(path, encoded):
+                self._files.overwrite(path, encoded, own_metadata(_MODE))
         except InstallerError as error:
             log.get().warning(
                 "The metrics file cannot be written", key="metrics-unwritten", file=self._path, reason=str(error)
@@ -305,19 +305,19 @@ class Textfile:
         """Remove the file, as it is no longer updated. A failure is logged."""
         try:
             if self._files.own_status(self._path) is not None:
-                self._files.remove(self._place())
+                self._files.remove(self._canonical_path())
         except InstallerError as error:
             log.get().warning(
                 "The metrics file stays, and is out of date", key="metrics-left", file=self._path, reason=error.reason
             )
 
-    def _holds(self, place: str, content: bytes) -> bool:
+    def _holds(self, path: str, content: bytes) -> bool:
         """Return whether our file exists with this content. Raises NodeError, ConfigurationError."""
-        status = self._files.own_status(place)
+        status = self._files.own_status(path)
         if status is None or not stat.S_ISREG(status.st_mode) or stat.S_IMODE(status.st_mode) != _MODE:
             return False
-        found = self._files.read_file(place)
+        found = self._files.read_file(path)
         return found is not None and found.content == content
 
-    def _place(self) -> str:
+    def _canonical_path(self) -> str:
         return self._files.in_folder(self._path)

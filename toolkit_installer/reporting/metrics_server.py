@@ -5,7 +5,7 @@ answer during the change, or for the minute that an engine may take; and a clien
 process without privileges, files or anything to lose. It runs for months: it imports a few of the standard library's
 built-in modules, and nothing else.
 
-    python -I -S metrics_process.py LISTENER CHANNEL
+    python -I -S -c '…; import metrics_server; metrics_server.main()' LISTENER CHANNEL
 
 `LISTENER` is a listening stream socket, `CHANNEL` a socket of packets (SOCK_SEQPACKET). The process sends READY there
 once it has given up its privileges, and again for each packet that it took: a process that is stopped or hangs sends

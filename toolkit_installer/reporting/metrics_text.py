@@ -1,4 +1,4 @@
-"""Metrics as values and as text: counts from the run's log lines, and Prometheus's exposition format 0.0.4. Pure.
+"""Metrics as values and as text: counts of the run's events, and Prometheus's exposition format 0.0.4. Pure.
 
 The counts cover the run since it started: reloads, how long they took, rollbacks. The format is that of "Exposition
 formats" in the Prometheus documentation; names and units follow its "Metric and label naming".
@@ -7,9 +7,10 @@ formats" in the Prometheus documentation; names and units follow its "Metric and
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import msgspec
+
+from toolkit_installer.events import Event, EventKind
 
 REASONS = ("install", "rollback")
 """The reasons for reloads."""
@@ -20,40 +21,44 @@ class Counts(msgspec.Struct, frozen=True):
 
     reloads: tuple[tuple[str, str, int], ...] = ()
     """Engine, reason, count."""
-    away: tuple[tuple[str, float], ...] = ()
+    reload_seconds: tuple[tuple[str, float], ...] = ()
     """Engine, seconds from its last reload until it served again."""
     rollbacks: int = 0
     result: str = ""
     """The name of the last inspection's exit code; empty before the first inspection."""
     converged_at: float = 0.0
     """The last time that the node was complete, in seconds since 1970; 0: never."""
-    since: tuple[tuple[str, float], ...] = ()
+    reloading_since: tuple[tuple[str, float], ...] = ()
     """Engines with a reload in progress, with its start time."""
     phase: str = "install"
     """The reason for the next reloads: install or rollback."""
 
 
-def count_line(counted: Counts, line: Mapping[str, Any], at: float) -> Counts:
-    """Return the counts after a log line, which was written at time `at` (seconds, of any clock)."""
-    event, engine = line.get("event"), str(line.get("engine", ""))
-    match event:
-        case "rollback":
+def count_event(counted: Counts, event: Event, at: float) -> Counts:
+    """Return the counts after an event, which happened at time `at` (seconds, of any clock)."""
+    engine = event.engine
+    match event.kind:
+        case EventKind.ROLLBACK:
             return msgspec.structs.replace(counted, rollbacks=counted.rollbacks + 1, phase="rollback")
-        case "reloading":
+        case EventKind.RELOADING:
             reloads = {(name, why): count for name, why, count in counted.reloads}
             key = engine, counted.phase
             reloads[key] = reloads.get(key, 0) + 1
             return msgspec.structs.replace(
                 counted,
                 reloads=tuple((*key, count) for key, count in reloads.items()),
-                since=_with(counted.since, engine, at),
+                reloading_since=_replace_pair(counted.reloading_since, engine, at),
             )
-        case "engine-serves":
-            began = dict(counted.since).get(engine)
+        case EventKind.ENGINE_SERVES:
+            began = dict(counted.reloading_since).get(engine)
             if began is None:
                 return counted
-            since = tuple(each for each in counted.since if each[0] != engine)
-            return msgspec.structs.replace(counted, away=_with(counted.away, engine, at - began), since=since)
+            others = tuple(each for each in counted.reloading_since if each[0] != engine)
+            return msgspec.structs.replace(
+                counted,
+                reload_seconds=_replace_pair(counted.reload_seconds, engine, at - began),
+                reloading_since=others,
+            )
     return counted
 
 
@@ -63,10 +68,10 @@ def count_outcome(counted: Counts, code: str, converged_at: float | None = None)
     `converged_at` is when the node became complete, in seconds since 1970; None: this inspection did not complete it.
     """
     at = counted.converged_at if converged_at is None else converged_at
-    return msgspec.structs.replace(counted, result=code, converged_at=at, since=(), phase="install")
+    return msgspec.structs.replace(counted, result=code, converged_at=at, reloading_since=(), phase="install")
 
 
-def _with(pairs: tuple[tuple[str, float], ...], key: str, value: float) -> tuple[tuple[str, float], ...]:
+def _replace_pair(pairs: tuple[tuple[str, float], ...], key: str, value: float) -> tuple[tuple[str, float], ...]:
     return *(each for each in pairs if each[0] != key), (key, value)
 
 
@@ -79,7 +84,7 @@ class Metrics(msgspec.Struct, frozen=True):
     """Whether each engine serves the handlers, by its name."""
     reloads: Mapping[tuple[str, str], int] = {}
     """The number of this run's reloads of an engine, by the engine's name and the reason: install or rollback."""
-    away: Mapping[str, float] = {}
+    reload_seconds: Mapping[str, float] = {}
     """Seconds from the last reload of an engine until it served again, by its name."""
     rollbacks: int = 0
     drifted: tuple[str, ...] = ()
@@ -99,7 +104,7 @@ class Metrics(msgspec.Struct, frozen=True):
     """Whether the NRI plugin is connected, None if no plugin is served."""
 
 
-def text(metrics: Metrics) -> str:
+def format_text(metrics: Metrics) -> str:
     """Return the metrics in Prometheus's text format."""
     return "".join(
         [
@@ -118,7 +123,7 @@ def text(metrics: Metrics) -> str:
             _format_metric(
                 "engine_away_seconds",
                 "Seconds from the last reload of the engine until it served again.",
-                [({"engine": name}, seconds) for name, seconds in sorted(metrics.away.items())],
+                [({"engine": name}, seconds) for name, seconds in sorted(metrics.reload_seconds.items())],
             ),
             _format_metric(
                 "rollbacks_total",

@@ -156,7 +156,7 @@ def _record_error(why: str, path: str) -> ConfigurationError:
 _MOST_LINES = 40
 _LONGEST_TEXT = 1000
 """The limit of a text, in characters: an engine may have printed much."""
-_LEFT_OUT = frozenset({"waiting", "looking-again", "failed-to-converge"})
+_OMITTED = frozenset({"waiting", "looking-again", "failed-to-converge"})
 """Events that do not describe the work; the last one repeats the failure."""
 
 
@@ -193,7 +193,7 @@ class InspectionRecorder:
     def __init__(self) -> None:
         self.outcome: InspectionOutcome | None = None
         self._lines: list[str] = []
-        log.add_listener(self._overheard)
+        log.add_listener(self._on_log_line)
 
     def begin(self) -> None:
         """Start the record of a new inspection: a later request needs another inspection."""
@@ -225,8 +225,8 @@ class InspectionRecorder:
         self.outcome = outcome
         self._lines = list(outcome.lines) if outcome is not None else []
 
-    def _overheard(self, line: Mapping[str, Any]) -> None:
-        if self.outcome is None or line.get("event") in _LEFT_OUT or len(self._lines) >= _MOST_LINES:
+    def _on_log_line(self, line: Mapping[str, Any]) -> None:
+        if self.outcome is None or line.get("event") in _OMITTED or len(self._lines) >= _MOST_LINES:
             return
         place = ", ".join(str(line[key]) for key in ("engine", "file") if line.get(key))
         why = line.get("reason") or line.get("why")

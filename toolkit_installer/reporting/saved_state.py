@@ -47,6 +47,8 @@ class SavedState(msgspec.Struct, frozen=True):
     """Why that failed; empty: it did not."""
     said: tuple[str, ...] = ()
     """What was logged then (`log.get_line_digests`): a later inspection logs only what is new."""
+    faults: tuple[str, ...] = ()
+    """The faults that were found then (`events.get_fault_digests`): a later poll reports only new ones."""
     differences: tuple[tuple[str, str], ...] = ()
     """Files that another program changed, and a masked diff of what a run would change in each."""
     report: SavedReports | None = None

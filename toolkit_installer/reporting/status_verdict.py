@@ -19,7 +19,7 @@ SCHEMA = 1
 """Raised when a field is removed or changes its meaning; new fields do not raise it."""
 
 
-class Verdict(enum.StrEnum):
+class NodeVerdict(enum.StrEnum):
     """The status of a node, the best first."""
 
     OK = "OK"
@@ -30,15 +30,15 @@ class Verdict(enum.StrEnum):
     """Containers with a GPU cannot be started, or the node was left half-way."""
 
 
-class Reason(msgspec.Struct, frozen=True):
+class VerdictReason(msgspec.Struct, frozen=True):
     """Why the verdict is no better: the fault, and its remedy."""
 
-    verdict: Verdict
+    verdict: NodeVerdict
     what: str
     remedy: str
 
 
-class Places(msgspec.Struct, frozen=True):
+class InspectedPlaces(msgspec.Struct, frozen=True):
     """The inspected places: the node's root as the installer sees it, and paths on the node."""
 
     node_root: str
@@ -215,7 +215,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     version: str
     """The version of this program."""
-    looked_in: Places
+    looked_in: InspectedPlaces
     installed: bool
     state: str
     """The receipt's state: installed, applying, reverting, or absent."""
@@ -254,8 +254,8 @@ class Health(NodeStatus, frozen=True, kw_only=True):
     """The answer of `status`: the node's status, and the verdict on it."""
 
     schema: int = SCHEMA
-    verdict: Verdict
-    reasons: tuple[Reason, ...]
+    verdict: NodeVerdict
+    reasons: tuple[VerdictReason, ...]
 
 
 ABSENT, INSTALLED = "absent", "installed"
@@ -270,7 +270,7 @@ _START_IT = "look at the engine's own log, and start it"
 _ONE_OF_THEM = "stop one of the two, as each undoes what the other does: delete its pod, or `kill` its PID; then "
 _FIND_RUNTIME = "install one of them, then `toolkit-installer run`, which writes down the path of the one it finds"
 _LOOK_AT_LOG = "look at the log of the running instance"
-SEVERITY = list(Verdict)
+SEVERITY = list(NodeVerdict)
 """The verdicts, the best first; a verdict's index is the exit code of `status --check`."""
 
 
@@ -281,30 +281,30 @@ def judge_node(found: NodeStatus) -> Health:
     if reasons or look is None or not _is_cause_gone(found, look.exit_code, look.file):
         reasons += _failure(found)
     reasons.sort(key=lambda reason: -SEVERITY.index(reason.verdict))
-    verdict = reasons[0].verdict if reasons else Verdict.OK
+    verdict = reasons[0].verdict if reasons else NodeVerdict.OK
     return Health(verdict=verdict, reasons=tuple(reasons), **msgspec.structs.asdict(found))
 
 
-def _reasons(found: NodeStatus) -> Iterator[Reason]:
+def _reasons(found: NodeStatus) -> Iterator[VerdictReason]:
     """Yield the reasons why a node is not OK."""
     if found.other_installer is not None:
         what = f"another installer is at work on this node: {found.other_installer}"
         harmed = found.toolkit is not None and (found.toolkit.missing or found.toolkit.damaged)
-        yield Reason(
-            Verdict.BROKEN if harmed else Verdict.DEGRADED,
+        yield VerdictReason(
+            NodeVerdict.BROKEN if harmed else NodeVerdict.DEGRADED,
             what,
             f"{_ONE_OF_THEM}`{_repair_command(found)}` puts ours right",
         )
     if found.running_state is ProcessState.STOPPED:
         what = f"the running instance (PID {found.running_pid}) is stopped (SIGSTOP): it looks after nothing"
-        yield Reason(Verdict.DEGRADED, what, f"`kill -CONT {found.running_pid}` lets it go on")
+        yield VerdictReason(NodeVerdict.DEGRADED, what, f"`kill -CONT {found.running_pid}` lets it go on")
     if found.pending_reload is not None:
         waits = found.pending_reload
         what = f"a reload of {', '.join(waits.engines)} is pending since {waits.since}: {waits.reason}"
-        yield Reason(Verdict.DEGRADED, what, _WAITS)
+        yield VerdictReason(NodeVerdict.DEGRADED, what, _WAITS)
     if found.last_run is not None and is_failure_relevant(found):
         what = f"the last `{found.last_run.command}` failed at {found.last_run.ended}: {format_failure(found.last_run)}"
-        yield Reason(Verdict.DEGRADED, what, found.last_run.remedy or _AGAIN)
+        yield VerdictReason(NodeVerdict.DEGRADED, what, found.last_run.remedy or _AGAIN)
     if found.state == ABSENT:
         yield from _not_installed(found)
     elif found.state != INSTALLED:
@@ -313,11 +313,13 @@ def _reasons(found: NodeStatus) -> Iterator[Reason]:
         yield from _installed(found)
 
 
-def _failure(found: NodeStatus) -> Iterator[Reason]:
+def _failure(found: NodeStatus) -> Iterator[VerdictReason]:
     """Yield a reason if the running instance's last inspection failed."""
     if found.last_look is not None and found.last_look.failure:
         what = f"the running instance could not do its work at {found.last_look.at}: {found.last_look.failure}"
-        yield Reason(Verdict.DEGRADED, what, f"`{_repair_command(found)}` has it try again; its log says more")
+        yield VerdictReason(
+            NodeVerdict.DEGRADED, what, f"`{_repair_command(found)}` has it try again; its log says more"
+        )
 
 
 def _repair_command(found: NodeStatus) -> str:
@@ -373,51 +375,57 @@ def format_failure(ended: LastRun) -> str:
     return f"{place}: {ended.reason}" if place else ended.reason
 
 
-def _not_installed(found: NodeStatus) -> Iterator[Reason]:
+def _not_installed(found: NodeStatus) -> Iterator[VerdictReason]:
     if found.receipt_gone:
         receipt = found.looked_in.receipt
         what = f"{receipt} is gone, the record of what PID {found.running_pid} has installed: it cannot be reverted"
-        yield Reason(Verdict.DEGRADED, what, f"`{_repair_command(found)}` rebuilds it")
+        yield VerdictReason(NodeVerdict.DEGRADED, what, f"`{_repair_command(found)}` rebuilds it")
         return
     if found.has_gpu is False or found.pending_reload is not None:
         return
     if found.running_pid is not None:
         what = f"nothing is installed, although an instance runs (PID {found.running_pid})"
-        yield Reason(Verdict.DEGRADED, what, _LOOK_AT_LOG)
+        yield VerdictReason(NodeVerdict.DEGRADED, what, _LOOK_AT_LOG)
     else:
         gpu = "the node has a GPU, and nothing" if found.has_gpu else "nothing"
-        yield Reason(Verdict.DEGRADED, f"{gpu} is installed", _INSTALL)
+        yield VerdictReason(NodeVerdict.DEGRADED, f"{gpu} is installed", _INSTALL)
 
 
-def _half_way(found: NodeStatus) -> Reason:
+def _half_way(found: NodeStatus) -> VerdictReason:
     doing = "changed" if found.state == "applying" else "reverted"
     if found.running_pid is not None:
-        return Reason(Verdict.DEGRADED, f"PID {found.running_pid} has the node {doing} right now", "ask again later")
+        return VerdictReason(
+            NodeVerdict.DEGRADED, f"PID {found.running_pid} has the node {doing} right now", "ask again later"
+        )
     what = f"a run was killed, or failed, while the node was {doing}"
-    return Reason(Verdict.BROKEN, what, "`toolkit-installer run` finishes the work, `uninstall` reverts it")
+    return VerdictReason(NodeVerdict.BROKEN, what, "`toolkit-installer run` finishes the work, `uninstall` reverts it")
 
 
-def _installed(found: NodeStatus) -> Iterator[Reason]:
+def _installed(found: NodeStatus) -> Iterator[VerdictReason]:
     if found.killed_pid is not None and found.running_pid is None:
         what = f"the instance that waited here (PID {found.killed_pid}) was killed, and the node stays configured"
-        yield Reason(Verdict.DEGRADED, what, "start it again, or `toolkit-installer uninstall` to revert the node")
+        yield VerdictReason(
+            NodeVerdict.DEGRADED, what, "start it again, or `toolkit-installer uninstall` to revert the node"
+        )
     if found.toolkit is not None:
         if found.toolkit.missing:
             missing = ", ".join(found.toolkit.missing)
-            yield Reason(Verdict.BROKEN, f"files are missing in {found.toolkit.folder}: {missing}", _repair(found))
+            yield VerdictReason(
+                NodeVerdict.BROKEN, f"files are missing in {found.toolkit.folder}: {missing}", _repair(found)
+            )
         for words, certain in group_damage(found.toolkit.damaged):
-            verdict = Verdict.BROKEN if certain else Verdict.DEGRADED
-            yield Reason(verdict, f"{found.toolkit.folder}/{words}", _repair(found))
+            verdict = NodeVerdict.BROKEN if certain else NodeVerdict.DEGRADED
+            yield VerdictReason(verdict, f"{found.toolkit.folder}/{words}", _repair(found))
     for engine in found.engines:
         yield from _engine(found, engine)
     if found.method is not None and found.method.no_runtime is not None:
-        yield Reason(Verdict.BROKEN, found.method.no_runtime, _FIND_RUNTIME)
+        yield VerdictReason(NodeVerdict.BROKEN, found.method.no_runtime, _FIND_RUNTIME)
     if found.plugin is not None and not found.plugin.connected:
         what = f"the NRI plugin is not connected, so containers get no devices from it: {found.plugin.reason}"
-        yield Reason(Verdict.BROKEN, what, _CONNECTS)
+        yield VerdictReason(NodeVerdict.BROKEN, what, _CONNECTS)
     for specification in found.specifications:
         if specification.state != AS_WRITTEN:
-            yield Reason(Verdict.DEGRADED, f"{specification.path}: {specification.state}", _repair(found))
+            yield VerdictReason(NodeVerdict.DEGRADED, f"{specification.path}: {specification.state}", _repair(found))
     yield from _driver(found)
 
 
@@ -430,28 +438,28 @@ def group_damage(damaged: Iterable[Damage]) -> Iterator[tuple[str, bool]]:
         yield f"{each[0] if len(each) == 1 else '{' + ','.join(each) + '}'}: {what}", certain
 
 
-def _driver(found: NodeStatus) -> Iterator[Reason]:
+def _driver(found: NodeStatus) -> Iterator[VerdictReason]:
     driver = found.driver
     if driver is None:
         return
-    verdict = Verdict.BROKEN if found.has_gpu else Verdict.DEGRADED
+    verdict = NodeVerdict.BROKEN if found.has_gpu else NodeVerdict.DEGRADED
     if not driver.usable:
         why = "; ".join(driver.wrong)
         what = "nvidia-smi hangs, so the driver or a GPU does" if driver.hangs else "no driver is usable"
         remedy = _GPU_HANGS if driver.hangs else _NO_DRIVER if driver.absent else _DRIVER_FAILS
-        yield Reason(verdict, f"{what}: {why}", remedy)
+        yield VerdictReason(verdict, f"{what}: {why}", remedy)
     elif driver.meant_for is not None and driver.meant_for != driver.root:
         what = f"the usable driver is in {driver.root}, and the toolkit takes it from {driver.meant_for}"
-        yield Reason(verdict, what, "start `run` again, with --driver-root auto or the right one")
+        yield VerdictReason(verdict, what, "start `run` again, with --driver-root auto or the right one")
 
 
-def _engine(found: NodeStatus, engine: EngineHealth) -> Iterator[Reason]:
+def _engine(found: NodeStatus, engine: EngineHealth) -> Iterator[VerdictReason]:
     for fault in engine.faults:
         if fault.stops:
             starts = "" if engine.live.answers else f", then `systemctl restart {_unit(engine)}`"
             why = f"; {engine.name} cannot start with it" if fault.path is not None else ""
             remedy = f"{_adapt_remedy(found, fault.remedy)}{starts}"
-            yield Reason(Verdict.BROKEN, f"{engine.name}: {fault.what}{why}", remedy)
+            yield VerdictReason(NodeVerdict.BROKEN, f"{engine.name}: {fault.what}{why}", remedy)
     detail = "; ".join(engine.live.detail)
     # a run refuses a file that cannot be parsed, so it restores nothing there
     faulty = {fault.path for fault in engine.faults if fault.stops}
@@ -462,20 +470,24 @@ def _engine(found: NodeStatus, engine: EngineHealth) -> Iterator[Reason]:
         files = ", ".join(file.path for file in engine.files)
         what = f"the running {engine.name} (PID {engine.live.pid}) reads {engine.live.reads}, and not {files}"
         remedy = f"start it with its former configuration, or start `run` again, with --config for {engine.live.reads}"
-        yield Reason(Verdict.BROKEN, what, remedy)
+        yield VerdictReason(NodeVerdict.BROKEN, what, remedy)
     elif not engine.live.served and changed:
         # the engine reads the changed file, so a restart does not help
-        yield Reason(
-            Verdict.BROKEN, f"{engine.name}: {detail}; {'; '.join(map(_change, changed))}", _restore_hint(found)
+        yield VerdictReason(
+            NodeVerdict.BROKEN, f"{engine.name}: {detail}; {'; '.join(map(_change, changed))}", _restore_hint(found)
         )
     elif not engine.live.served:
         what = f"{engine.name} does not serve what its files say: {detail}"
-        yield Reason(Verdict.BROKEN, what, "it has to take its configuration over: restart it, or start `run` again")
+        yield VerdictReason(
+            NodeVerdict.BROKEN, what, "it has to take its configuration over: restart it, or start `run` again"
+        )
     for fault in engine.faults:
         if not fault.stops:
-            yield Reason(Verdict.DEGRADED, f"{engine.name}: {fault.what}", _adapt_remedy(found, fault.remedy))
+            yield VerdictReason(
+                NodeVerdict.DEGRADED, f"{engine.name}: {fault.what}", _adapt_remedy(found, fault.remedy)
+            )
     if engine.live.served is not False or engine.live.reads is not None:
-        yield from (Reason(Verdict.DEGRADED, _change(file), _restore_hint(found)) for file in changed)
+        yield from (VerdictReason(NodeVerdict.DEGRADED, _change(file), _restore_hint(found)) for file in changed)
 
 
 def _change(file: FileHealth) -> str:
@@ -487,27 +499,27 @@ def _unit(engine: EngineHealth) -> str:
     return engine.name if engine.silent is None or engine.silent.unit is None else engine.silent.unit
 
 
-def _silent(engine: EngineHealth, detail: str) -> Reason:
+def _silent(engine: EngineHealth, detail: str) -> VerdictReason:
     """Return why an engine does not answer, and the command that starts it."""
     seen = engine.silent
     if seen is None:
-        return Reason(Verdict.BROKEN, f"{engine.name} on {engine.socket}: {detail}", _START_IT)
+        return VerdictReason(NodeVerdict.BROKEN, f"{engine.name} on {engine.socket}: {detail}", _START_IT)
     unit = _unit(engine)
     if seen.process is ProcessState.STOPPED:
         what = f"{engine.name} (PID {seen.pid}) is stopped (SIGSTOP): it answers nobody"
-        return Reason(Verdict.BROKEN, what, f"`kill -CONT {seen.pid}` lets it go on")
+        return VerdictReason(NodeVerdict.BROKEN, what, f"`kill -CONT {seen.pid}` lets it go on")
     if seen.process is not None:
         hangs = " and hangs in the kernel" if seen.process is ProcessState.IN_KERNEL else ""
         what = f"{engine.name} (PID {seen.pid}) runs{hangs} and does not answer on {engine.socket}: {detail}"
-        return Reason(
-            Verdict.BROKEN, what, f"`journalctl -u {unit}` is its log; `systemctl restart {unit}` ends a hang"
+        return VerdictReason(
+            NodeVerdict.BROKEN, what, f"`journalctl -u {unit}` is its log; `systemctl restart {unit}` ends a hang"
         )
     if seen.unit is None or seen.unit_state is None or seen.pid is not None:
-        return Reason(Verdict.BROKEN, f"{engine.name} on {engine.socket}: {detail}", _START_IT)
+        return VerdictReason(NodeVerdict.BROKEN, f"{engine.name} on {engine.socket}: {detail}", _START_IT)
     log = f"; its log says: {' | '.join(seen.log)}" if seen.log else ""
     result = f" ({seen.result})" if seen.result is not None else ""
     what = f"{engine.name} does not run: {unit} {_STATES.get(seen.unit_state, f'is {seen.unit_state}')}{result}{log}"
-    return Reason(Verdict.BROKEN, what, _STARTS.get(seen.unit_state, _LOG_AND_START).format(unit=unit))
+    return VerdictReason(NodeVerdict.BROKEN, what, _STARTS.get(seen.unit_state, _LOG_AND_START).format(unit=unit))
 
 
 _STATES = {

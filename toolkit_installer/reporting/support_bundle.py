@@ -62,7 +62,7 @@ kernel.txt      what the kernel says of itself
 """
 
 
-class Part(enum.Enum):
+class TextKind(enum.Enum):
     """The kinds of a report's texts, which decide what is masked."""
 
     OWN = "this program's own words"
@@ -71,11 +71,11 @@ class Part(enum.Enum):
     WORDS = "a program's words"
 
 
-_SHOWN: Mapping[Part, Callable[[str], str]] = {
-    Part.OWN: foreign_words.mask_own_text,
-    Part.CLEAN: str,
-    Part.FILE: mask,
-    Part.WORDS: foreign_words.mask_program_text,
+_SHOWN: Mapping[TextKind, Callable[[str], str]] = {
+    TextKind.OWN: foreign_words.mask_own_text,
+    TextKind.CLEAN: str,
+    TextKind.FILE: mask,
+    TextKind.WORDS: foreign_words.mask_program_text,
 }
 
 
@@ -83,10 +83,10 @@ class BundleTexts:
     """A collection of a report's texts, by file name, and of those that could not be made."""
 
     def __init__(self) -> None:
-        self.texts: dict[str, tuple[Part, str]] = {}
+        self.texts: dict[str, tuple[TextKind, str]] = {}
         self.missing: dict[str, str] = {}
 
-    def add(self, name: str, part: Part, make: Callable[[], str | None]) -> None:
+    def add(self, name: str, part: TextKind, make: Callable[[], str | None]) -> None:
         """Make and store a text; `make` returns None if there is nothing to report."""
         try:
             text = make()
@@ -99,7 +99,10 @@ class BundleTexts:
     def finished(self) -> dict[str, str]:
         """Return all texts with secrets masked, and a list of the missing ones."""
         if self.missing:
-            self.texts["missing.txt"] = (Part.OWN, "".join(f"{name}: {why}\n" for name, why in self.missing.items()))
+            self.texts["missing.txt"] = (
+                TextKind.OWN,
+                "".join(f"{name}: {why}\n" for name, why in self.missing.items()),
+            )
         return {"README.txt": ABOUT, **{name: _SHOWN[part](text) for name, (part, text) in self.texts.items()}}
 
 
@@ -122,19 +125,19 @@ def collect_parts(node: Node, settings: Settings, store: ReceiptStore, gathering
         receipt = trust.load(node, store)
     except InstallerError as error:
         gathering.missing["receipt.txt"] = str(error)
-    gathering.add("about.json", Part.OWN, lambda: _json(_about(node)))
+    gathering.add("about.json", TextKind.OWN, lambda: _json(_about(node)))
     gathering.add(
         "kernel.txt",
-        Part.WORDS,
+        TextKind.WORDS,
         lambda: "".join(f"=== {name}\n{text}\n" for name, text in machine.collect_facts().items()),
     )
-    gathering.add("receipt.txt", Part.OWN, lambda: _json(_receipt(receipt)) if receipt is not None else None)
+    gathering.add("receipt.txt", TextKind.OWN, lambda: _json(_receipt(receipt)) if receipt is not None else None)
     folder = receipt.toolkit_folder if receipt is not None else settings.toolkit.folder
-    gathering.add("toolkit/files.txt", Part.OWN, lambda: _listing(node, folder))
-    gathering.add("toolkit/config.toml", Part.FILE, partial(_file, node, f"{folder}/{wrappers.CONFIG_NAME}"))
+    gathering.add("toolkit/files.txt", TextKind.OWN, lambda: _listing(node, folder))
+    gathering.add("toolkit/config.toml", TextKind.FILE, partial(_file, node, f"{folder}/{wrappers.CONFIG_NAME}"))
     units = _engines(node, settings, store, receipt, gathering)
     for unit in dict.fromkeys([*units, _KUBELET_UNIT, _OWN_UNIT]):
-        gathering.add(f"journal/{unit}.txt", Part.WORDS, partial(node.services.log, unit, LOG_LINES))
+        gathering.add(f"journal/{unit}.txt", TextKind.WORDS, partial(node.services.log, unit, LOG_LINES))
 
 
 def _engines(
@@ -163,18 +166,18 @@ def _engines(
     for record in receipt.engines if receipt is not None else ():
         for file in record.files:
             place = f"engines/{record.name}"
-            gathering.add(f"{place}/files{file.path}", Part.FILE, partial(_file, node, file.path))
-            gathering.add(f"{place}/since-before{file.path}.diff", Part.OWN, partial(_change, node, store, file))
+            gathering.add(f"{place}/files{file.path}", TextKind.FILE, partial(_file, node, file.path))
+            gathering.add(f"{place}/since-before{file.path}.diff", TextKind.OWN, partial(_change, node, store, file))
     return units
 
 
 def _inspected(place: str, inspection: Inspection, gathering: BundleTexts) -> None:
     """Add an engine's answer and its files, including imported ones."""
     answer = _live(inspection.live) if inspection.live is not None else {"silent": inspection.silence}
-    gathering.add(f"{place}/answer.json", Part.OWN, lambda: _json({"socket": inspection.socket, **answer}))
+    gathering.add(f"{place}/answer.json", TextKind.OWN, lambda: _json({"socket": inspection.socket, **answer}))
     files = [(file.path, file.content) for file in inspection.files]
     for path, content in [*files, *inspection.imported]:
-        gathering.add(f"{place}/files{path}", Part.FILE, partial(_text, content))
+        gathering.add(f"{place}/files{path}", TextKind.FILE, partial(_text, content))
 
 
 def _live(live: LiveState) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from toolkit_installer import log
 from toolkit_installer.applying.files import retry_if_changed
 from toolkit_installer.applying.reload_gate import ReloadBudget, ReloadGate
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.events import EventKind, publish
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
@@ -84,7 +85,7 @@ class Converger:
             self._reverter().refuse_stranding(seen.receipt, record)
         Applier(self._node, self._store, self._pid_file, self._attention, self._settings, self.gate).apply(seen)
         self._retire_others(seen)
-        log.get().info("The node is configured", key="configured", folder=seen.plan.toolkit.folder)
+        publish(EventKind.CONFIGURED, "The node is configured", folder=seen.plan.toolkit.folder)
 
     def _tidy(self, receipt: Receipt) -> None:
         """Remove what a run left that was killed when all but that was done. Raises InstallerError."""

@@ -15,6 +15,7 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.applying.reload_gate import ReloadPendingError
 from toolkit_installer.errors import SIGNALLED, ConfigurationError, DriverNotReadyError, ExitCode, InstallerError
+from toolkit_installer.events import EventKind, ignore_known_faults, publish
 from toolkit_installer.kubernetes.node_state import ConditionReason, NodeState
 from toolkit_installer.node import idling, machine, services, signals
 from toolkit_installer.node.locks import PidFile
@@ -35,7 +36,7 @@ from toolkit_installer.waiting.readiness import Marker
 
 if TYPE_CHECKING:
     from toolkit_installer.kubernetes.wanted import DaemonSetQuery
-    from toolkit_installer.reporting.telling import RunReports
+    from toolkit_installer.reporting.run_reports import RunReports
 
 
 class RunCleanup:
@@ -56,7 +57,7 @@ class RunCleanup:
         The node's status in the cluster is withdrawn first: the permission to do so goes with the DaemonSet. Raises
         InstallerError if the node is still configured, or half-way.
         """
-        telling.leave()
+        telling.prepare_shutdown()
         asked = self._store.take_request() if self._store.exists() else None
         # queried first: the permission to query is deleted together with the DaemonSet
         stays = asked is None and question is not None and self._store.exists() and not question.is_cleanup_due()
@@ -69,7 +70,7 @@ class RunCleanup:
         elif stays:
             log.get().info("Leaving the node configured, as --cleanup auto says", key="left-configured-auto")
         else:
-            telling.withdraw()
+            telling.remove_reports()
             if receipt is None:
                 log.get().info("Nothing to clean up", key="nothing-to-clean-up")
                 return
@@ -137,7 +138,7 @@ class Instance:
             self._converge_and_note()
         except InstallerError as error:
             receipt = trust.load_if_usable(self.node, self.store)
-            self._watches.telling.failed(error, self._watches.readiness, receipt)
+            self._watches.telling.report_failure(error, self._watches.readiness, receipt)
             raise
 
     def _converge_and_note(self) -> None:
@@ -146,7 +147,7 @@ class Instance:
         outcome.remove_record(self.node, self.pid_file.path, self.settings.ready_file)
         # without a GPU, without a driver or with a pending reload, the node is not complete yet
         waits = self._watches.gpus.idle or self._watches.driver_away or self._gate.pending is not None
-        self._watches.telling.converged(whole=not waits)
+        self._watches.telling.record_success(complete=not waits)
 
     def resume(self, events: Collection[str], saved: SavedState) -> int:
         """Continue after `events` woke the idle process: signals' names, or events of `idling`."""
@@ -154,6 +155,7 @@ class Instance:
         events = frozenset(events)
         if events <= {idling.LATER, idling.BUSY, idling.CHILD}:
             log.suppress_known_lines(saved.said)
+            ignore_known_faults(saved.faults)
         # whatever it was woken for: it is known only once it was looked at again
         self.attention.again |= self._watches.gpus.idle
         drifted = idling.DRIFT in events and self._drifted()
@@ -202,8 +204,9 @@ class Instance:
         while self.attention.stop is None:
             again, self.attention.again = self.attention.again, False
             self.attention.take_pending()
-            if self.attention.again:  # a caller requests this inspection: log all its lines
+            if self.attention.again:  # a caller requests this inspection: log and report all of it
                 log.suppress_known_lines(())
+                ignore_known_faults(())
             if again or self.attention.again:
                 self.attention.again = False
                 self._converge_again()
@@ -252,7 +255,7 @@ class Instance:
                 self._converge_and_note()
         except InstallerError as error:
             self._watches.look.fail(error)
-            self._watches.telling.hear(error)
+            self._watches.telling.record_failure(error)
             from toolkit_installer import foreign_words
 
             self._watches.failure = foreign_words.mask_own_text(str(error))
@@ -276,7 +279,7 @@ class Instance:
             receipt = trust.load_if_usable(self.node, self.store)
 
             def tell() -> None:
-                self._watches.telling.tell(self._watches.readiness, receipt)
+                self._watches.telling.report_status(self._watches.readiness, receipt)
 
             if self._watches.gpus.idle:
                 marker.write(node_watch.NO_GPU_TEXT, "nothing is to be done on this node")
@@ -332,8 +335,11 @@ class Instance:
                 raise
             self._watches.look.fail(error)
             self._converger.driver_away, self._watches.failure = True, error.reason
-            log.get().warning(
-                "No driver is usable yet: nothing is changed before one is", key="driver-missing", missing=error.reason
+            publish(
+                EventKind.DRIVER_MISSING,
+                "No driver is usable yet: nothing is changed before one is",
+                level="warning",
+                missing=error.reason,
             )
 
     def _drifted(self) -> bool:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from toolkit_installer import log
+from toolkit_installer.events import get_fault_digests
 from toolkit_installer.kubernetes.verdicts import CleanupState
 from toolkit_installer.node import idling
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.reporting.outcome import InspectionRecorder
+from toolkit_installer.reporting.run_reports import RunReports
 from toolkit_installer.reporting.saved_state import SavedState
-from toolkit_installer.reporting.telling import RunReports
 from toolkit_installer.run.converge import Converger
 from toolkit_installer.settings import Settings
 from toolkit_installer.waiting.node_watch import DriftWatch, DriverWatch, GpuWatch
@@ -101,7 +102,9 @@ class Watches:
         """Return whether the run must poll for something, and in how many seconds at most that is due."""
         opens = self._gate.seconds()
         unknown = self.driver_away or (self.question is not None and not self.question.cleanup_state.wanted)
-        unknown |= self.readiness.stopped or self.telling.owes or (self.plugin is not None and self.plugin.owes)
+        unknown |= (
+            self.readiness.stopped or self.telling.has_pending_report or (self.plugin is not None and self.plugin.owes)
+        )
         unknown |= self._gate.pending is not None and opens is None
         return unknown, opens
 
@@ -119,9 +122,10 @@ class Watches:
             looked_at=self.looked_at,
             failure=self.failure,
             said=log.get_line_digests(),
+            faults=get_fault_digests(),
             differences=tuple(self.drift.differences.items()),
-            report=self.telling.report_memory,
-            counted=self.telling.counted,
+            report=self.telling.cluster_reports,
+            counted=self.telling.counts,
             metrics_process=self.telling.metrics_process,
             pending=self._gate.pending,
             plugin=self.plugin.save() if self.plugin is not None else None,

@@ -43,14 +43,14 @@ class ChildProcess:
         """
         try:
             self._spawn(command, inherited)
-            said = self.hear(seconds)
+            packet = self.receive(seconds)
         except (OSError, signals.Stopped):
             self.close()  # also ends the process
             raise
-        if not said:
+        if not packet:
             self.close()
             self.end_left_over()
-        return said
+        return packet
 
     def _spawn(self, command: Callable[[int], list[str]], inherited: Sequence[int]) -> None:
         """Start the process. Raises OSError."""
@@ -61,9 +61,9 @@ class ChildProcess:
             for fd in (*inherited, theirs.fileno()):
                 os.set_inheritable(fd, True)  # noqa: FBT003  # its only form
             words = command(theirs.fileno())
-            kept = {*inherited, theirs.fileno()}
+            inherited_fds = {*inherited, theirs.fileno()}
             actions: list[tuple[Any, ...]] = [(os.POSIX_SPAWN_OPEN, fd, os.devnull, os.O_RDWR, 0) for fd in (0, 1)]
-            actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _list_inheritable() if fd not in kept]
+            actions += [(os.POSIX_SPAWN_CLOSE, fd) for fd in _list_inheritable() if fd not in inherited_fds]
             # In its own process group, without other members: when the run dies, the kernel continues a process
             # that is stopped there (setpgid(2), "orphaned process group"), so that it sees EOF, and ends.
             self.pid = os.posix_spawn(words[0], words, {}, file_actions=actions, setpgroup=0, setsigmask=idling.SIGNALS)
@@ -80,7 +80,7 @@ class ChildProcess:
             return False
         return True
 
-    def hear(self, seconds: float) -> bytes:
+    def receive(self, seconds: float) -> bytes:
         """Return the next packet within `seconds`; empty if none came, or the process ended. Raises Stopped."""
         if self._channel is None:
             return b""
@@ -91,7 +91,7 @@ class ChildProcess:
         except OSError:
             return b""  # ended, or timed out: the caller starts another process, or reports that
 
-    def heard(self) -> bytes:
+    def receive_pending(self) -> bytes:
         """Return the next packet that has already arrived; empty if there is none, or the process ended."""
         if self._channel is None:
             return b""

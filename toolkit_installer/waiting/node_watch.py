@@ -21,6 +21,7 @@ from toolkit_installer.driver import gpus, roots
 from toolkit_installer.driver.roots import DriverSearch
 from toolkit_installer.engines.common import serving
 from toolkit_installer.errors import InstallerError
+from toolkit_installer.events import EventKind, publish
 from toolkit_installer.node import idling
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning import installed
@@ -86,7 +87,7 @@ class DriftWatch:
             return False
         self.told = True
         if self._settings.on_drift is OnDrift.REPAIR:
-            log.get().warning("A managed file was changed: looking again", key="drift-repair")
+            publish(EventKind.DRIFT_REPAIR, "A managed file was changed: looking again", level="warning")
         else:
             self.differences = _log_drift(self._settings, self._node, self._store, receipt)
         return True
@@ -113,9 +114,10 @@ def _log_drift(settings: Settings, node: Node, store: ReceiptStore, receipt: Rec
     hint = f"`{command}` puts it right"
     for path in paths:
         wrong = refusal if refusal is not None and refusal.path == path else None
-        log.get().warning(
+        publish(
+            EventKind.DRIFT,
             "Somebody changed the file; `--on-drift repair` or `refresh` would put the handlers back",
-            key="drift",
+            level="warning",
             file=path,
             line=wrong.line if wrong is not None else None,
             reason=wrong.reason if wrong is not None else None,
@@ -124,9 +126,10 @@ def _log_drift(settings: Settings, node: Node, store: ReceiptStore, receipt: Rec
         )
     for each in find_damage(settings, node, receipt):
         folder = receipt.toolkit_folder if receipt is not None else ""
-        log.get().warning(
+        publish(
+            EventKind.TOOLKIT_DAMAGED,
             "A file of the toolkit is not what was put there",
-            key="toolkit-damaged",
+            level="warning",
             file=f"{folder}/{each.name}",
             what=each.what,
             hint=hint,

@@ -82,7 +82,7 @@ class PluginWatch:
 
     def look(self) -> None:
         """Update the plugin's status; restart a process that has ended. Raises Stopped."""
-        while packet := self._process.heard():
+        while packet := self._process.receive_pending():
             self.standing = plugin_protocol.parse_packet(packet)
         if self.owes:
             self._replace()

@@ -17,6 +17,7 @@ from toolkit_installer.applying.reload_windows import Pending
 from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.common import serving
 from toolkit_installer.errors import ConfigurationError, InstallerError
+from toolkit_installer.events import EventKind, publish
 from toolkit_installer.kubernetes.node_state import ConditionReason, NodeState
 from toolkit_installer.node import idling
 from toolkit_installer.node.calls import SystemCalls
@@ -199,7 +200,7 @@ class Readiness:
             self.marker.clear()
             return
         if self.engine_changed:
-            log.get().info("An engine was started: it serves the handlers", key="engine-started")
+            publish(EventKind.ENGINE_STARTED, "An engine was started: it serves the handlers")
         self.marker.write(format_marker(receipt, self.plugin))
 
     def _while_down(self, seen: EngineAnswers) -> str | None:
@@ -254,9 +255,10 @@ def _log_reasons(
     """Log the reasons why the node is not ready."""
     if wrong or not (_is_installed(receipt) or driver_away or waits):
         owed = [] if _is_installed(receipt) else [_describe_pending_work(receipt)]
-        log.get().warning(
+        publish(
+            EventKind.ENGINE_NOT_SERVING,
             "Not ready: the engines do not serve the handlers",
-            key="not-ready-engine",
+            level="warning",
             why="; ".join([*wrong, *owed]),
             hint=hint,
         )

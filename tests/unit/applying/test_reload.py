@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 import pytest
 
+from toolkit_installer import log
 from toolkit_installer.applying import reload
 from toolkit_installer.applying.reload import NotServedError, Switch, Switcher, WaitReport
 from toolkit_installer.engines.api import (
@@ -31,7 +32,8 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, ProcessGoneError, inspect_process
 from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.node.signals import SignalCollector, Stopped
-from toolkit_installer.settings import EngineName, ReloadMode
+from toolkit_installer.reporting.metrics import MetricsReport
+from toolkit_installer.settings import EngineName, ReloadMode, Settings
 
 PATH = "/etc/engine.conf"
 OLD, NEW = b"old\n", b"new\n"
@@ -195,6 +197,20 @@ def test_how_long_an_engine_was_away_is_in_the_line_that_says_that_it_serves(
     switcher(node).make(switch(player, SIGNAL), interruptible=False)
     (line,) = (each for each in logged.getvalue().splitlines() if "event=engine-serves" in each)
     assert line.endswith(' engine=docker away="1.3 s"')
+
+
+def test_a_reload_whose_log_lines_are_suppressed_as_repeated_is_counted(
+    node: Node, player: Player, logged: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WaitReport, "elapsed", lambda _: 1.26)
+    monkeypatch.setattr(log._LoggedLines, "written_digests", {})
+    monkeypatch.setattr(log._LoggedLines, "suppressed_digests", frozenset())
+    report = MetricsReport(Settings(), node)
+    for _ in range(2):
+        switcher(node).make(switch(player, SIGNAL), interruptible=False)
+        log.suppress_known_lines(log.get_line_digests())
+    assert logged.getvalue().count("event=reloading") == 1
+    assert report.counts.reloads == (("docker", "install", 2),)
 
 
 def test_a_file_that_is_to_go_stays_until_the_signalled_engine_has_forgotten(node: Node, player: Player) -> None:

@@ -13,7 +13,9 @@ import msgspec
 import pytest
 
 from tests.support.api_server import DAEMON_SET, DAEMON_SET_PATH, NODE, NODE_PATH, Server, serving
+from toolkit_installer import log
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.events import Event, EventKind, publish
 from toolkit_installer.kubernetes import client, node_client
 from toolkit_installer.kubernetes.node_state import ConditionReason, NodeState
 from toolkit_installer.node import machine, signals
@@ -60,9 +62,9 @@ def all_of_it(told: NodeReport) -> NodeReport:
 
 
 def happens(told: NodeReport, reason: str) -> None:
-    """Let it overhear a line of the log that is an event."""
-    key = next(key for key, (each, _) in EVENT_REASONS.items() if each == reason)
-    told._events._overheard({"event": key, "msg": "It has happened"})
+    """Pass it an event of the run that has this reason."""
+    kind = next(kind for kind, (each, _) in EVENT_REASONS.items() if each == reason)
+    told._events._add_event(Event(kind, "It has happened"))
 
 
 def conditions(server: Server) -> list[str]:
@@ -84,9 +86,9 @@ def test_a_node_that_goes_down_is_tainted_before_the_next_boot_and_no_other(
     server: Server, *, stopping: bool, retaint: bool, tainted: bool
 ) -> None:
     told = report(server, stopping=stopping, retaint=retaint)
-    told.tell(READY, None)
+    told.report_status(READY, None)
     assert not server.cluster.objects[NODE_PATH]["spec"].get("taints")
-    told.leave()
+    told.prepare_shutdown()
     found = server.cluster.objects[NODE_PATH]["spec"].get("taints") or []
     assert [each["key"] for each in found] == ([TAINT.key] if tainted else [])
     reasons = [each["reason"] for each in server.cluster.objects[NODE_PATH]["status"]["conditions"]]
@@ -97,9 +99,9 @@ def test_what_is_to_be_taken_back_is_tried_again_while_the_api_server_is_too_bus
     server: Server, pauses: list[float], logged: io.StringIO
 ) -> None:
     told = report(server, stopping=False, retaint=True)
-    told.tell(DOWN, None)
+    told.report_status(DOWN, None)
     server.cluster.refused = [429, 503, 429]
-    told.withdraw()
+    told.remove_reports()
     assert (taints(server), "EngineDown" in conditions(server)) == ([], False)
     assert pauses == [1.0, 1.0]  # as its answers asked for
     assert LEFT not in logged.getvalue()
@@ -109,9 +111,9 @@ def test_what_the_api_server_never_takes_back_is_said_after_half_a_minute(
     server: Server, pauses: list[float], logged: io.StringIO
 ) -> None:
     told = report(server, stopping=False, retaint=True)
-    told.tell(DOWN, None)
+    told.report_status(DOWN, None)
     server.cluster.refused = [500] * 1000
-    told.withdraw()
+    told.remove_reports()
     assert sum(pauses) == pytest.approx(25)
     assert logged.getvalue().count(LEFT) == 1
 
@@ -121,9 +123,9 @@ def test_what_may_not_be_taken_back_is_not_tried_twice(
     server: Server, pauses: list[float], logged: io.StringIO, code: int
 ) -> None:
     told = report(server, stopping=False, retaint=True)
-    told.tell(DOWN, None)
+    told.report_status(DOWN, None)
     server.cluster.refused = [code] * 1000
-    told.withdraw()
+    told.remove_reports()
     assert pauses == []
     assert LEFT in logged.getvalue()
 
@@ -132,17 +134,31 @@ def test_an_event_of_a_deleted_daemon_set_delays_nothing_and_causes_no_warning(
     server: Server, pauses: list[float], logged: io.StringIO
 ) -> None:
     told = all_of_it(report(server, stopping=False, retaint=True))
-    told.tell(READY, None)
+    told.report_status(READY, None)
     happens(told, "EngineNotServing")
     happens(told, "Installed")
     del server.cluster.objects[DAEMON_SET_PATH]
-    told.withdraw()
+    told.remove_reports()
     assert events(server) == ["EngineNotServing", "Installed"]
-    assert not told.owes
+    assert not told.has_pending_report
     assert pauses == []
     said = logged.getvalue()
     assert LEFT not in said
     assert "The API server refuses an event for good" in said
+
+
+def test_a_rollback_whose_log_line_is_suppressed_is_an_event(
+    server: Server, logged: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(log._LoggedLines, "written_digests", {})
+    monkeypatch.setattr(log._LoggedLines, "suppressed_digests", frozenset())
+    publish(EventKind.ROLLBACK, "The change failed and is taken back", reason="the disk is full")
+    log.suppress_known_lines(log.get_line_digests())
+    told = all_of_it(report(server, stopping=False, retaint=False))
+    publish(EventKind.ROLLBACK, "The change failed and is taken back", reason="the disk is full")
+    told.report_status(READY, None)
+    assert logged.getvalue().count("event=rollback") == 1
+    assert events(server) == ["RolledBack"] * 2  # about the Node and about the DaemonSet
 
 
 def test_where_events_may_not_be_written_in_one_namespace_those_of_the_other_are(server: Server) -> None:
@@ -150,13 +166,13 @@ def test_where_events_may_not_be_written_in_one_namespace_those_of_the_other_are
     server.cluster.forbidden = {"/api/v1/namespaces/toolkit/events"}
     happens(told, "EngineNotServing")
     happens(told, "Installed")
-    told.tell(READY, None)
+    told.report_status(READY, None)
     assert events(server) == ["EngineNotServing", "Installed"]
-    assert told.owes  # that of the DaemonSet
+    assert told.has_pending_report  # that of the DaemonSet
     server.cluster.forbidden.clear()
-    told.tell(READY, None)
+    told.report_status(READY, None)
     assert events(server) == ["EngineNotServing", "Installed", "EngineNotServing"]
-    assert not told.owes
+    assert not told.has_pending_report
 
 
 def test_an_event_whose_answer_was_lost_is_not_written_twice(server: Server) -> None:
@@ -164,21 +180,21 @@ def test_an_event_whose_answer_was_lost_is_not_written_twice(server: Server) -> 
     happens(told, "EngineReloaded")
     for _ in range(2):
         server.cluster.lost.append("POST")
-        told.tell(READY, None)
-        assert told.owes
-    told.tell(READY, None)
-    assert not told.owes
+        told.report_status(READY, None)
+        assert told.has_pending_report
+    told.report_status(READY, None)
+    assert not told.has_pending_report
     assert events(server) == ["EngineReloaded"]
     assert 409 in server.cluster.codes
 
 
 def test_a_conflict_of_another_kind_does_not_count_as_written(server: Server) -> None:
     told = all_of_it(report(server, stopping=False, retaint=False))
-    told.tell(READY, INSTALLED)
+    told.report_status(READY, INSTALLED)
     happens(told, "EngineReloaded")
     server.cluster.refused = [409]
-    told.tell(READY, INSTALLED)
-    assert told.owes
+    told.report_status(READY, INSTALLED)
+    assert told.has_pending_report
     assert events(server) == []
 
 
@@ -201,7 +217,7 @@ def test_after_a_boot_an_api_server_that_stays_away_keeps_nobody_waiting_for_lon
     told = report(server, stopping=False, retaint=True)
     told.begin(INSTALLED)
     assert sum(pauses) == pytest.approx(15)
-    assert told.owes
+    assert told.has_pending_report
 
 
 def test_what_a_question_needs_is_imported_before_its_time_begins(
@@ -220,14 +236,14 @@ def test_a_taint_that_only_asks_to_prefer_other_nodes_needs_no_toleration(server
     pod["tolerations"] = [{"operator": "Exists", "effect": "NoSchedule"}]
     told = report(server, stopping=False, retaint=True)
     told._settings = msgspec.structs.replace(told._settings, taint=Taint("a/b", "", "PreferNoSchedule"))
-    told.tell(DOWN, None)
+    told.report_status(DOWN, None)
     assert taints(server) == ["a/b"]
 
 
 def test_secrets_are_masked_in_what_the_condition_says(server: Server) -> None:
     told = report(server, stopping=False, retaint=False)
-    told.tell(NodeState(ConditionReason.ENGINE_DOWN, 'docker: it said "password": "geheim"'), None)
-    told.failed(ConfigurationError('line 3 is "token": "geheim"'), None)
+    told.report_status(NodeState(ConditionReason.ENGINE_DOWN, 'docker: it said "password": "geheim"'), None)
+    told.report_failure(ConfigurationError('line 3 is "token": "geheim"'), None)
     sent = [each["message"] for change in server.cluster.written for each in change.body["status"]["conditions"]]
     assert len(sent) == 2
     assert "geheim" not in "".join(sent)
@@ -235,13 +251,13 @@ def test_secrets_are_masked_in_what_the_condition_says(server: Server) -> None:
 
 def test_a_failure_is_told_with_how_the_node_stands_and_forgotten_once_it_serves(server: Server) -> None:
     told = report(server, stopping=False, retaint=True)
-    told.tell(READY, None)
-    told.hear(ConfigurationError("the file is broken"))
+    told.report_status(READY, None)
+    told.record_failure(ConfigurationError("the file is broken"))
     assert conditions(server)[-1] == "Serving"
-    told.tell(READY, None)
+    told.report_status(READY, None)
     assert conditions(server)[-1] == "Serving"
-    told.hear(ConfigurationError("the file is broken"))
-    told.tell(NodeState(ConditionReason.INSTALLING), None)
+    told.record_failure(ConfigurationError("the file is broken"))
+    told.report_status(NodeState(ConditionReason.INSTALLING), None)
     assert conditions(server)[-1] == "Refused"
 
 
@@ -253,7 +269,7 @@ def test_a_failure_is_told_with_how_the_node_stands_and_forgotten_once_it_serves
 def test_a_condition_that_says_the_same_is_written_again_unless_it_was_told_lately(
     server: Server, ago: float | None, written: int
 ) -> None:
-    report(server, stopping=False, retaint=False).tell(READY, None)
+    report(server, stopping=False, retaint=False).report_status(READY, None)
     found = server.cluster.objects[NODE_PATH]["status"]["conditions"]
     (condition,) = [each for each in found if each["type"] == "x/Ready"]
     if ago is None:
@@ -261,7 +277,7 @@ def test_a_condition_that_says_the_same_is_written_again_unless_it_was_told_late
     else:
         condition["lastHeartbeatTime"] = machine.text(machine.now() - ago)
     before = len(told_of_the_status(server))
-    report(server, stopping=False, retaint=False).tell(READY, None)
+    report(server, stopping=False, retaint=False).report_status(READY, None)
     assert len(told_of_the_status(server)) - before == written
 
 
@@ -296,10 +312,10 @@ def test_a_node_that_is_not_as_kubernetes_has_it_is_neither_believed_nor_changed
     server.cluster.objects[NODE_PATH] |= changed
     told = report(server, stopping=False, retaint=True)
     told.begin(None)
-    told.tell(DOWN, None)
-    told.withdraw()
+    told.report_status(DOWN, None)
+    told.remove_reports()
     assert [each for each in server.cluster.written if each.kind.endswith("merge-patch+json")] == []
-    assert "the Node" in told.memory.failure
+    assert "the Node" in told.saved.failure
     assert pauses, "it is tried again"
 
 
@@ -308,16 +324,16 @@ def test_a_daemonset_that_is_not_as_kubernetes_has_it_gets_no_event(server: Serv
     server.cluster.objects[DAEMON_SET_PATH] |= changed
     told = all_of_it(report(server, stopping=False, retaint=True))
     happens(told, "EngineNotServing")
-    told.tell(READY, None)
+    told.report_status(READY, None)
     assert events(server) == ["EngineNotServing"], "that about the Node is written"
-    assert "the DaemonSet" in told.memory.failure
+    assert "the DaemonSet" in told.saved.failure
 
 
 def test_an_answer_to_a_change_that_is_no_node_ends_no_run(server: Server) -> None:
     told = report(server, stopping=False, retaint=True)
     server.cluster.before_change = lambda _: server.cluster.objects[NODE_PATH].update(spec=None)
-    told.tell(DOWN, None)
-    assert "the Node" in told.memory.failure
+    told.report_status(DOWN, None)
+    assert "the Node" in told.saved.failure
 
 
 DOCS = Path(__file__).parents[3] / "docs"

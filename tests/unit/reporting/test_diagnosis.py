@@ -12,16 +12,16 @@ import pytest
 
 from toolkit_installer.cli import show_diagnose
 from toolkit_installer.cli.options import build
-from toolkit_installer.node import root as disk
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.root import device_number
 from toolkit_installer.reporting import diagnosis, diagnosis_form, findings
 from toolkit_installer.reporting.diagnosis_form import (
     TITLES,
     Diagnosis,
     EngineSeen,
-    Finding,
     Host,
     Illness,
+    IllnessFinding,
     KubeletSeen,
     NodeFacts,
     ProgramSeen,
@@ -95,7 +95,7 @@ class MadeNode:
             assert finding.remedy
         return found
 
-    def only(self, illness: Illness, **options: str) -> Finding:
+    def only(self, illness: Illness, **options: str) -> IllnessFinding:
         """Return the one finding of an illness; others may be there."""
         (found,) = (each for each in self.diagnosed(**options).findings if each.illness is illness)
         return found
@@ -375,7 +375,7 @@ def test_devices_without_a_link_in_dev_char_are_found(node: MadeNode, monkeypatc
     for name in ("nvidia0", "nvidiactl", "nvidia-caps", "null"):
         node.write(f"/dev/{name}", "")
     numbers = {"nvidia0": (195, 0), "nvidiactl": (195, 255)}
-    monkeypatch.setattr(disk, "device_number", lambda path: numbers.get(os.path.basename(path)))
+    monkeypatch.setattr(diagnosis, "device_number", lambda path: numbers.get(os.path.basename(path)))
     node.write("/dev/char/195:255", "")
     found = node.only(Illness.NO_DEV_CHAR)
     assert found.path == "/dev/char/195:0"
@@ -390,9 +390,9 @@ def test_links_in_dev_char_do_not_matter_without_systemd_cgroups() -> None:
 
 
 def test_a_device_number_is_read_of_devices_alone(tmp_path: Path) -> None:
-    assert disk.device_number("/dev/null") == (1, 3)
-    assert disk.device_number(str(tmp_path)) is None
-    assert disk.device_number(str(tmp_path / "gone")) is None
+    assert device_number("/dev/null") == (1, 3)
+    assert device_number(str(tmp_path)) is None
+    assert device_number(str(tmp_path / "gone")) is None
 
 
 def test_a_driver_root_without_libraries_is_found(node: MadeNode) -> None:

@@ -58,14 +58,14 @@ def is_lost(made: MetricsEndpoint) -> bool:
 
 
 def tell(made: MetricsEndpoint) -> None:
-    made.tell(ready=True, why="Serving: all", metrics="")
+    made.send(ready=True, why="Serving: all", metrics="")
 
 
 def test_what_was_told_is_said(made: MetricsEndpoint, port: int) -> None:
     tell(made)
     assert said(port) == (200, "Serving: all\n")
     assert not is_lost(made)
-    made.leave("the run was told to stop")
+    made.send_shutdown("the run was told to stop")
     assert said(port) == (503, "the run was told to stop\n")
 
 
@@ -78,7 +78,7 @@ def test_one_that_ended_is_lost_until_it_is_told_something(made: MetricsEndpoint
 
 
 def test_one_that_is_stopped_is_replaced(made: MetricsEndpoint, port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(metrics, "_HEARD_SECONDS", 0.1)
+    monkeypatch.setattr(metrics, "_CONFIRM_SECONDS", 0.1)
     stopped = made.process.pid
     os.kill(stopped, signal.SIGSTOP)
     tell(made)
@@ -89,7 +89,7 @@ def test_one_that_is_stopped_is_replaced(made: MetricsEndpoint, port: int, monke
 
 def test_whoever_leaves_starts_none_in_place_of_one_that_ended(made: MetricsEndpoint, port: int) -> None:
     ended = killed(made)
-    made.leave("the run was told to stop")
+    made.send_shutdown("the run was told to stop")
     assert made.process.pid == ended
     with pytest.raises(ConnectionRefusedError):
         said(port)
@@ -116,13 +116,13 @@ def test_no_error_on_the_way_to_a_new_process_is_the_runs(
 ) -> None:
     stopped = made.process.pid
     os.kill(stopped, signal.SIGSTOP)  # so that it has to be killed, too
-    monkeypatch.setattr(metrics, "_HEARD_SECONDS", 0.1)
+    monkeypatch.setattr(metrics, "_CONFIRM_SECONDS", 0.1)
     with monkeypatch.context() as patched:
         where, name = FAILING[what]
         patched.setattr(where, name, no_more, raising=False)
         tell(made)
         assert is_lost(made)
-        made.leave("the run was told to stop")
+        made.send_shutdown("the run was told to stop")
         with pytest.raises(ConfigurationError, match=r"Too many open files"):
             MetricsEndpoint(Address("127.0.0.1", port)).prepare()
     if name == "waitpid":
@@ -144,12 +144,12 @@ def held_back() -> Iterator[Callable[[], bool]]:
 
 
 def test_a_signal_ends_the_wait_for_one_that_does_not_begin(
-    port: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, held_back: Callable[[], bool]
+    port: int, monkeypatch: pytest.MonkeyPatch, held_back: Callable[[], bool]
 ) -> None:
-    program = tmp_path / "program.py"
     waits = "os.read(int(sys.argv[2]), 1)"  # until the run closes the channel
-    program.write_text(f"import os, signal, sys\nos.kill(os.getppid(), signal.SIGTERM)\n{waits}\n")
-    monkeypatch.setattr(metrics, "_PROGRAM", str(program))
+    monkeypatch.setattr(
+        metrics, "_PROGRAM", f"import os, signal, sys\nos.kill(os.getppid(), signal.SIGTERM)\n{waits}\n"
+    )
     made = MetricsEndpoint(Address("127.0.0.1", port))
     try:
         with pytest.raises(signals.Stopped):
@@ -187,11 +187,11 @@ def test_a_process_that_says_nothing_is_waited_for_so_long_and_no_longer(
 ) -> None:
     waited: list[float] = []
 
-    def hear(_: child_process.ChildProcess, seconds: float) -> bytes:
+    def receive(_: child_process.ChildProcess, seconds: float) -> bytes:
         waited.append(seconds)
         return b""
 
-    monkeypatch.setattr(child_process.ChildProcess, "hear", hear)
+    monkeypatch.setattr(child_process.ChildProcess, "receive", receive)
     with pytest.raises(ConfigurationError, match="did not begin"):
         MetricsEndpoint(Address("127.0.0.1", port)).prepare()
     assert len(waited) == 1

@@ -17,7 +17,7 @@ from toolkit_installer.reporting import metrics_server, metrics_text
 from toolkit_installer.reporting.metrics_server import MetricsServer, ServedStatus, respond
 from toolkit_installer.reporting.metrics_text import Metrics
 
-METRICS = metrics_text.text(Metrics(ready=True)).encode()
+METRICS = metrics_text.format_text(Metrics(ready=True)).encode()
 MANY = 1000
 
 
@@ -105,7 +105,7 @@ def test_a_run_that_leaves_says_so_and_its_last_metrics_do_not_say_ready(asked: 
     asked.say(b"0", b"the run was told to stop", b"")
     status, _, body = asked.ask(b"GET /readyz HTTP/1.1\r\n\r\n")
     assert (status, body) == ("503 Service Unavailable", b"the run was told to stop\n")
-    assert asked.ask(b"GET /metrics HTTP/1.1\r\n\r\n")[2] == metrics_text.text(Metrics(ready=False)).encode()
+    assert asked.ask(b"GET /metrics HTTP/1.1\r\n\r\n")[2] == metrics_text.format_text(Metrics(ready=False)).encode()
 
 
 @pytest.mark.parametrize(

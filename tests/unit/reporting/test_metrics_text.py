@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
+from toolkit_installer.events import Event, EventKind
 from toolkit_installer.reporting import metrics_text
 from toolkit_installer.reporting.metrics_text import Counts, Metrics
 
@@ -20,7 +21,7 @@ def read(metrics: Metrics) -> dict[tuple[str, tuple[tuple[str, str], ...]], floa
     """Return each sample by its name and labels, as Prometheus reads them."""
     return {
         (sample.name.removeprefix("toolkit_installer_"), tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(metrics_text.text(metrics))
+        for family in text_string_to_metric_families(metrics_text.format_text(metrics))
         for sample in family.samples
     }
 
@@ -30,7 +31,7 @@ def test_everything_is_read_back_as_it_was_meant() -> None:
         ready=True,
         served={"docker": True, "containerd": False},
         reloads={("docker", "install"): 2, ("docker", "rollback"): 1},
-        away={"docker": 1.23456},
+        reload_seconds={"docker": 1.23456},
         rollbacks=1,
         drifted=("/etc/docker/daemon.json",),
         result="engine-rejected",
@@ -65,7 +66,7 @@ def test_of_what_is_not_installed_no_release_is_told() -> None:
 
 @given(st.lists(st.text(), unique=True, max_size=4))
 def test_a_file_of_any_name_is_one_label_of_one_line(names: list[str]) -> None:
-    text = metrics_text.text(Metrics(ready=False, drifted=tuple(names)))
+    text = metrics_text.format_text(Metrics(ready=False, drifted=tuple(names)))
     drift = [line for line in text.split("\n") if line.startswith("toolkit_installer_drift{")]
     assert len(drift) == len(names)
     text.encode()
@@ -79,11 +80,17 @@ def test_a_file_of_any_name_is_one_label_of_one_line(names: list[str]) -> None:
 
 
 def test_the_page_names_each_metric_with_its_labels_and_its_type() -> None:
-    full = {"served": {"e": True}, "reloads": {("e", "r"): 1}, "away": {"e": 1.0}, "drifted": ("f",), "payload": "1"}
+    full = {
+        "served": {"e": True},
+        "reloads": {("e", "r"): 1},
+        "reload_seconds": {"e": 1.0},
+        "drifted": ("f",),
+        "payload": "1",
+    }
     full |= {"nri_connected": False}
     metrics = msgspec.convert({"ready": True, **full}, Metrics)
     told = set()
-    for family in text_string_to_metric_families(metrics_text.text(metrics)):
+    for family in text_string_to_metric_families(metrics_text.format_text(metrics)):
         (sample,) = family.samples
         labels = f"{{{','.join(sample.labels)}}}" if sample.labels else ""
         told.add((f"{sample.name}{labels}", family.type))
@@ -94,22 +101,27 @@ def test_the_page_names_each_metric_with_its_labels_and_its_type() -> None:
 # --- what is counted ---
 
 
-def counted(*events: tuple[str, float], engine: str = "docker") -> Counts:
+def counted(*events: tuple[EventKind, float], engine: str = "docker") -> Counts:
     found = Counts()
-    for event, at in events:
-        found = metrics_text.count_line(found, {"event": event, "engine": engine}, at)
+    for kind, at in events:
+        found = metrics_text.count_event(found, Event(kind, "", engine), at)
     return found
 
 
 def test_a_reload_counts_for_what_it_was_made_and_how_long_the_engine_was_away() -> None:
-    found = counted(("reloading", 10.0), ("engine-serves", 12.5), ("rollback", 13.0), ("reloading", 14.0))
+    found = counted(
+        (EventKind.RELOADING, 10.0),
+        (EventKind.ENGINE_SERVES, 12.5),
+        (EventKind.ROLLBACK, 13.0),
+        (EventKind.RELOADING, 14.0),
+    )
     assert found.reloads == (("docker", "install", 1), ("docker", "rollback", 1))
-    assert found.away == (("docker", 2.5),)
+    assert found.reload_seconds == (("docker", 2.5),)
     assert found.rollbacks == 1
     found = metrics_text.count_outcome(found, "engine-rejected")
     assert (found.result, found.phase) == ("engine-rejected", "install")
-    found = metrics_text.count_line(found, {"event": "engine-serves", "engine": "docker"}, 99.0)
-    assert found.away == (("docker", 2.5),), "nobody reloaded it"
+    found = metrics_text.count_event(found, Event(EventKind.ENGINE_SERVES, "", "docker"), 99.0)
+    assert found.reload_seconds == (("docker", 2.5),), "nobody reloaded it"
 
 
 def test_a_look_that_fails_leaves_the_time_of_the_last_that_did_not() -> None:
@@ -121,5 +133,5 @@ def test_a_look_that_fails_leaves_the_time_of_the_last_that_did_not() -> None:
     assert metrics_text.count_outcome(found, "done").converged_at == 1_800_000_000.5
 
 
-def test_other_lines_count_nothing() -> None:
-    assert counted(("starting", 1.0), ("waiting", 2.0)) == Counts()
+def test_other_events_count_nothing() -> None:
+    assert counted((EventKind.CONFIGURED, 1.0), (EventKind.DRIFT, 2.0)) == Counts()

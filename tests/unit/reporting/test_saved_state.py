@@ -42,6 +42,7 @@ WHOLE = SavedState(
     looked_at=1_800_000_000.5,
     failure="dockerd does not answer",
     said=("a line",),
+    faults=("a fault",),
     differences=(("/etc/docker/daemon.json", "--- a\n+++ b\n"),),
     report=SavedReports(
         NodeState(ConditionReason.SERVING),

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 
 import pytest
 
+from toolkit_installer import events
 from toolkit_installer.applying.reload_windows import Pending
 from toolkit_installer.documents import changes
 from toolkit_installer.node import idling
@@ -134,3 +135,20 @@ def test_where_nobody_wants_to_know_nothing_is_watched_or_told(run: Run, logged:
     assert run.managed == []
     assert run.converged == 0
     assert "event=drift" not in logged.getvalue()
+
+
+@pytest.mark.parametrize(
+    "woken_by, known",
+    [({idling.LATER}, {"fault"}), ({idling.LATER, idling.DRIFT}, set()), ({"SIGHUP", idling.LATER}, set())],
+    ids=["a poll", "a change", "a request"],
+)
+def test_only_a_poll_makes_no_new_event_of_a_fault_that_it_finds_again(
+    run: Run, monkeypatch: pytest.MonkeyPatch, woken_by: set[str], known: set[str]
+) -> None:
+    monkeypatch.setattr(events._Published, "known_faults", frozenset())
+    monkeypatch.setattr(events._Published, "faults", {"new": None})
+    instance = Instance(Settings(), run.node, run.pid_file)
+    with pytest.raises(Asleep):
+        instance.resume(woken_by, SavedState(faults=("fault",)))
+    assert events._Published.known_faults == known
+    assert "new" in run.saved.faults

@@ -21,22 +21,22 @@ class RunReports:
     """A sender of the node's status to the cluster and to metrics; without either it imports and does nothing."""
 
     def __init__(self, settings: Settings, node: Node) -> None:
-        self.report: NodeReport | None = None
+        self.cluster: NodeReport | None = None
         self.metrics: MetricsReport | None = None
         if settings.reports is not None:
             from toolkit_installer.reporting.cluster import NodeReport
 
-            self.report = NodeReport(settings.reports, node)
+            self.cluster = NodeReport(settings.reports, node)
         if settings.counts:
             from toolkit_installer.reporting.metrics import MetricsReport
 
             self.metrics = MetricsReport(settings, node)
 
     @property
-    def owes(self) -> bool:
+    def has_pending_report(self) -> bool:
         """Whether a report is still pending."""
-        cluster = self.report is not None and self.report.owes
-        return cluster or (self.metrics is not None and self.metrics.owes)
+        cluster = self.cluster is not None and self.cluster.has_pending_report
+        return cluster or (self.metrics is not None and self.metrics.needs_restart)
 
     def prepare(self) -> None:
         """Refuse settings that cannot work, before any change. Raises ConfigurationError, NodeError, Stopped."""
@@ -47,72 +47,72 @@ class RunReports:
         """Report that the run is at work. Raises Stopped."""
         if self.metrics is not None:
             self.metrics.begin(receipt)
-        if self.report is not None:
-            self.report.begin(receipt)
+        if self.cluster is not None:
+            self.cluster.begin(receipt)
 
-    def hear(self, error: InstallerError) -> None:
+    def record_failure(self, error: InstallerError) -> None:
         """Store why the run could not converge, for the next report of the node's status."""
         if self.metrics is not None:
-            self.metrics.failed(error.exit_code.event)
-        if self.report is not None:
-            self.report.hear(error)
+            self.metrics.record_failure(error.exit_code.event)
+        if self.cluster is not None:
+            self.cluster.record_failure(error)
 
-    def failed(self, error: InstallerError, readiness: Readiness, receipt: Receipt | None) -> None:
+    def report_failure(self, error: InstallerError, readiness: Readiness, receipt: Receipt | None) -> None:
         """Report why a run ends that could not converge. Raises Stopped."""
         if self.metrics is not None:
-            self.metrics.failed(error.exit_code.event)
-            self.metrics.tell(readiness, receipt)
-        if self.report is not None:
-            self.report.failed(error, receipt)
+            self.metrics.record_failure(error.exit_code.event)
+            self.metrics.report_status(readiness, receipt)
+        if self.cluster is not None:
+            self.cluster.report_failure(error, receipt)
 
-    def converged(self, *, whole: bool) -> None:
-        """Record a successful inspection; `whole`: the node is complete, and waits for nothing."""
+    def record_success(self, *, complete: bool) -> None:
+        """Record a successful inspection; `complete`: the node is complete, and waits for nothing."""
         if self.metrics is not None:
-            self.metrics.converged(whole=whole)
+            self.metrics.record_success(complete=complete)
 
-    def tell(self, readiness: Readiness, receipt: Receipt | None) -> None:
+    def report_status(self, readiness: Readiness, receipt: Receipt | None) -> None:
         """Report the node's status. Raises Stopped."""
         if self.metrics is not None:
-            self.metrics.tell(readiness, receipt)
-        if self.report is not None:
-            self.report.tell(readiness.state, receipt)
+            self.metrics.report_status(readiness, receipt)
+        if self.cluster is not None:
+            self.cluster.report_status(readiness.state, receipt)
 
-    def leave(self) -> None:
+    def prepare_shutdown(self) -> None:
         """Make the reports that precede the decision whether the node is reverted. Raises Stopped."""
         if self.metrics is not None:
-            self.metrics.leave()
-        if self.report is not None:
-            self.report.leave()
+            self.metrics.prepare_shutdown()
+        if self.cluster is not None:
+            self.cluster.prepare_shutdown()
 
-    def withdraw(self) -> None:
+    def remove_reports(self) -> None:
         """Withdraw the reports to the cluster. Raises Stopped."""
-        if self.report is not None:
-            self.report.withdraw()
+        if self.cluster is not None:
+            self.cluster.remove_reports()
 
     def watched(self) -> list[tuple[str, str, str]]:
         """Return further paths for the idle process to watch; to be called when the run becomes idle."""
         return self.metrics.watched() if self.metrics is not None else []
 
     @property
-    def report_memory(self) -> SavedReports | None:
-        """What the cluster was told, None where nothing is reported to it."""
-        return self.report.saved if self.report is not None else None
+    def cluster_reports(self) -> SavedReports | None:
+        """The reports that the cluster has, None where nothing is reported to it."""
+        return self.cluster.saved if self.cluster is not None else None
 
     @property
-    def counted(self) -> Counts | None:
+    def counts(self) -> Counts | None:
         """What the metrics count, None without metrics."""
-        return self.metrics.counted if self.metrics is not None else None
+        return self.metrics.counts if self.metrics is not None else None
 
     @property
     def metrics_process(self) -> tuple[int, int] | None:
         """PID of the metrics server and the descriptor of its channel, None where there is no such process."""
-        return self.metrics.process if self.metrics is not None else None
+        return self.metrics.server_process if self.metrics is not None else None
 
     def restore(
-        self, report: SavedReports | None, counted: Counts | None, metrics_process: tuple[int, int] | None
+        self, reports: SavedReports | None, counts: Counts | None, metrics_process: tuple[int, int] | None
     ) -> None:
         """Restore what a run saved before it waited."""
-        if self.report is not None and report is not None:
-            self.report.restore(report)
+        if self.cluster is not None and reports is not None:
+            self.cluster.restore(reports)
         if self.metrics is not None:
-            self.metrics.restore(counted, metrics_process)
+            self.metrics.restore(counts, metrics_process)

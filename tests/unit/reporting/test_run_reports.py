@@ -6,7 +6,7 @@ from pathlib import Path
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
-from toolkit_installer.reporting.telling import RunReports
+from toolkit_installer.reporting.run_reports import RunReports
 from toolkit_installer.settings import Settings
 from toolkit_installer.waiting.readiness import Readiness
 
@@ -14,8 +14,8 @@ from toolkit_installer.waiting.readiness import Readiness
 def test_a_failed_inspection_writes_metrics_only_once_the_status_is_known(tmp_path: Path) -> None:
     file = tmp_path / "it.prom"
     settings, node = Settings(metrics_textfile=str(file)), Node.open(str(tmp_path), "/host")
-    telling, error = RunReports(settings, node), ConfigurationError("the file is broken")
-    telling.hear(error)
+    reports, error = RunReports(settings, node), ConfigurationError("the file is broken")
+    reports.record_failure(error)
     assert not file.exists()
-    telling.failed(error, Readiness(settings, node), None)
+    reports.report_failure(error, Readiness(settings, node), None)
     assert 'code="bad-configuration"' in file.read_text()
