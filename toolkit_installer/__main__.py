@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import atexit
 import gc
-import importlib
 import os
 import resource
 import sys
@@ -13,16 +12,13 @@ from typing import Final
 from toolkit_installer import lazy
 from toolkit_installer.node import signals
 
-_LATE: Final = ("ctypes", "psutil", "socket", "subprocess", "tomllib")
-"""Modules that this program imports and most commands never use."""
 _UNUSED: Final = (
-    *("inspect", "textwrap"),  # click reads docstrings with them, and has none to read here; --help uses them
-    "shlex",  # splits several arguments that are given as one string
+    "textwrap",  # click reads docstrings with it, and has none to read here; --help uses it
     "locale",  # subprocess decodes programs' output with it; this program reads bytes
     "psutil._ntuples",  # psutil's results for memory, disks and the like; half of its import time
     *("msgspec.inspect", "msgspec.json", "msgspec.msgpack", "msgspec.toml", "msgspec.yaml"),  # structs alone are used
 )
-"""Modules that no change of the node uses either. Importing them would take an eighth of a start."""
+"""Modules that libraries import and no change of the node uses: a fifteenth of a run with nothing to do."""
 
 _GC_THRESHOLD: Final = 50_000
 """Allocations before the garbage collector runs: imports make half as many objects, and none of those is garbage."""
@@ -60,16 +56,9 @@ def _start(name: str) -> int:
     # before any import that could start a thread: a thread without the mask would receive the signals
     signals.block()
     gc.set_threshold(_GC_THRESHOLD)
-    lazy.defer(*_LATE)
-    lazy.defer(*_UNUSED, by_a_change=False)
-    with lazy.deferred_patterns():
-        # without typing_extensions msgspec uses the standard library's typing, which has the same by now; msgspec and
-        # click support decimals and UUIDs, of which this program has none
-        with lazy.block_import("typing_extensions"), lazy.defer_during_import(decimal="Decimal", uuid="UUID SafeUUID"):
-            importlib.import_module("msgspec")
-            importlib.import_module("click")
-        from toolkit_installer.cli import commands  # noqa: PLC0415  # see above
-        from toolkit_installer.settings import Program  # noqa: PLC0415  # see above
+    lazy.defer(*_UNUSED)
+    from toolkit_installer.cli import commands  # noqa: PLC0415  # see above
+    from toolkit_installer.settings import Program  # noqa: PLC0415  # see above
 
     return _exit_process(commands.main(Program(name), sys.argv[1:]))
 

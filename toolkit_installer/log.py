@@ -28,18 +28,6 @@ _DEBUG, _INFO, _WARNING = 10, 20, 30
 _DIGEST: Final = 16
 """Hex digits of a line's digest: enough to keep a few hundred lines apart."""
 _MOST_DIGESTS: Final = 200
-_UNUSED_BY_STRUCTLOG: Final = {
-    "asyncio": "",
-    "uuid": "",
-    "pickle": "PicklingError",  # for coroutines, threads and copies of loggers
-    "structlog__dev": "ConsoleRenderer _has_colors set_exc_info",
-    "structlog__stdlib": "",
-    "structlog__testing": "",
-    "structlog__threadlocal": "",
-    "structlog__twisted": "",
-    "structlog__tracebacks": "ExceptionDictTransformer",
-}
-"""Modules that structlog imports for its defaults, with the attributes it names; `configure` replaces the defaults."""
 _LISTENER: Final = "toolkit-installer"
 """The name of our handler in the standard library's logging."""
 
@@ -153,11 +141,11 @@ def listen() -> None:
 
 
 def _configure_structlog(renderer: Renderer, stream: TextIO, *, debug: bool) -> None:
-    with lazy.deferred_patterns(), lazy.defer_during_import(**_UNUSED_BY_STRUCTLOG):
-        import logging  # noqa: PLC0415  # see the module's docstring
+    lazy.defer("asyncio")
+    import logging  # noqa: PLC0415  # see the module's docstring
 
-        setattr(logging, "logAsyncioTasks", False)  # noqa: B010  # from 3.12 on it would ask asyncio for a task
-        import structlog  # noqa: PLC0415  # see the module's docstring
+    setattr(logging, "logAsyncioTasks", False)  # noqa: B010  # from 3.12 on it would ask asyncio for a task
+    import structlog  # noqa: PLC0415  # see the module's docstring
 
     structlog.configure(
         processors=[

@@ -1,6 +1,7 @@
 """Measures, prints one screen, and makes docs/performance.md.
 
 python -m tests.bench               all but the fleet
+python -m tests.bench --installed   commands of the program as pip installs it alone, in a minute
 python -m tests.bench --short       counts alone, in a minute: what they come to is the exit code
 python -m tests.bench --nri         the NRI plugin on a live containerd alone, in a minute: it is printed, and not kept
 python -m tests.bench --fleet       the fleet alone; --nodes says how many
@@ -17,10 +18,31 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.bench import bursts, counts, fleet, growing, idling, image_root, machine, page, peer, starting, table
+from tests.bench import (
+    bursts,
+    counts,
+    fleet,
+    growing,
+    idling,
+    image_root,
+    machine,
+    page,
+    peer,
+    pip_install,
+    starting,
+    table,
+)
 from tests.bench.figures import Figure
 from tests.bench.made_node import Place
 from tests.support import payloads
+
+
+def _measure_installed(folder: Path, rounds: int) -> None:
+    """Measure the commands of the program as pip installs it, print the figures, and write the data file."""
+    program = pip_install.install(folder / "environment")
+    figures = starting.figures(Place(folder / "installed", program=program), peer.built(), rounds)
+    _keep(page.INSTALLED, {**machine.about(installed=program), "rounds": rounds, "figures": _rows(figures)})
+    print("\n".join(table.lines(figures)))
 
 
 def _measure(folder: Path, rounds: int) -> None:
@@ -38,10 +60,13 @@ def _measure(folder: Path, rounds: int) -> None:
             *growing.of_imports(place, payload, rounds),
         ]
         data = {**machine.about(place.image), "rounds": rounds}
-    rows = [{name: value for name, value in vars(figure).items() if value is not None} for figure in figures]
     left_out = {"left_out": bursts.missing(), "no_image": image_root.missing()}
-    _keep(page.MEASURED, {**data, **left_out, "figures": rows})
+    _keep(page.MEASURED, {**data, **left_out, "figures": _rows(figures)})
     print("\n".join(table.lines(figures)))
+
+
+def _rows(figures: list[Figure]) -> list[dict[str, object]]:
+    return [{name: value for name, value in vars(figure).items() if value is not None} for figure in figures]
 
 
 @contextlib.contextmanager
@@ -75,7 +100,7 @@ def main() -> int:
     """Return the exit code: 1 where a count is larger than it may be."""
     parser = argparse.ArgumentParser(prog="make bench")
     what = parser.add_mutually_exclusive_group()
-    for name in ("--short", "--nri", "--fleet", "--page"):
+    for name in ("--installed", "--short", "--nri", "--fleet", "--page"):
         what.add_argument(name, action="store_true")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--nodes", type=int, default=1000)
@@ -84,6 +109,8 @@ def main() -> int:
         folder = Path(scratch)
         if options.page:
             page.write()
+        elif options.installed:
+            _measure_installed(folder, options.rounds)
         elif options.short:
             rows = [*counts.of_commands(folder), *fleet.counts(folder)]
             print("\n".join(row.line for row in rows))
@@ -95,6 +122,7 @@ def main() -> int:
             _keep(page.FLEET, {**machine.about(), **fleet.measured(folder, options.nodes)})
             print(page.FLEET.read_text())
         else:
+            _measure_installed(folder, options.rounds)
             _measure(folder, options.rounds)
     return 0
 

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import toolkit_installer
-from tests.bench import image_root
+from tests.bench import image_root, pip_install
 from tests.support.built import go_tools
 
 
-def about(image: Path | None = None) -> dict[str, Any]:
-    """Return what a data file says besides its figures; `image` is the folder of the image's files."""
+def about(image: Path | None = None, installed: Path | None = None) -> dict[str, Any]:
+    """Return what a data file says besides its figures.
+
+    `image` is the folder of the image's files, `installed` the program as pip installed it.
+    """
     processors = Path("/proc/cpuinfo").read_text()
     model = re.search(r"^model name\s*:\s*(.*)$", processors, re.MULTILINE)
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -30,7 +33,7 @@ def about(image: Path | None = None) -> dict[str, Any]:
         },
         "versions": {
             "toolkit-installer": f"{toolkit_installer.__version__} ({_revision()})",
-            "Python": platform.python_version(),
+            "Python": platform.python_version() if installed is None else pip_install.python_version(installed),
             **({} if image is None else {"the image's Python": image_root.python_version(image)}),
             "nvidia-ctk-installer": go_tools.NEWEST_PEER.version.removeprefix("v"),
         },

@@ -33,10 +33,12 @@ class Place:
 
     folder: Path
     image: Path | None = None
+    program: Path = PROGRAM
+    """The program that is run outside of an image."""
 
     def within(self, name: str) -> Place:
         """Return a folder of this one."""
-        return Place(self.folder / name, self.image)
+        return dataclasses.replace(self, folder=self.folder / name)
 
     def seen(self, path: Path) -> str:
         """Return the name that the program has for a file."""
@@ -44,7 +46,7 @@ class Place:
 
     def cost(self, *arguments: str) -> float:
         """Return what the program costs with these arguments."""
-        return seconds([str(PROGRAM) if self.image is None else image_root.PROGRAM, *arguments], self.image)
+        return seconds([str(self.program) if self.image is None else image_root.PROGRAM, *arguments], self.image)
 
     def node(self, name: str, payload: Path, config: str = PLAIN, parts: int = 0) -> Node:
         """Make a node in a folder of this name."""

@@ -16,7 +16,7 @@ from tests.bench.figures import STEEPEST, Figure, curves, loaded, power
 PROJECT = Path(__file__).parents[2]
 PAGE = PROJECT / "docs" / "performance.md"
 FOLDER = PROJECT / "docs" / "performance"
-MEASURED, FLEET = FOLDER / "measured.json", FOLDER / "fleet.json"
+INSTALLED, MEASURED, FLEET = (FOLDER / f"{name}.json" for name in ("installed", "measured", "fleet"))
 UNITS = {"payload": "MB", "edit": "kB", "handlers": "handlers", "imports": "files"}
 TITLES = {
     "payload": "First install, by the payload's size",
@@ -34,7 +34,15 @@ milliseconds that its client waits; beside it stands how many times as long that
 Python that says the same text whatever it is asked. Memory is PSS: what other processes have in common with one counts
 in part, so that it is less while others of the same Python run on the machine.
 """
+_INSTALLED = """\
+## Installed by pip
+
+The program as `pip install` puts it into a fresh virtual environment. What a run costs beyond this on a node with
+hundreds of processes is the look at each of them in /proc.
+"""
 _IN_THE_IMAGE = """\
+## In the image, and waiting
+
 The commands and the curves are of the program as the image has it, with the image's own Python, in a folder with the
 image's files. The rows of waiting processes, "idle" and "metrics" and "NRI", are of a development environment.
 """
@@ -83,7 +91,7 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
-def made(measured: dict[str, Any], fleet: dict[str, Any]) -> dict[Path, str]:
+def made(installed: dict[str, Any], measured: dict[str, Any], fleet: dict[str, Any]) -> dict[Path, str]:
     """Return the content of the page and of each plot."""
     figures = loaded(measured["figures"])
     found = {
@@ -92,6 +100,9 @@ def made(measured: dict[str, Any], fleet: dict[str, Any]) -> dict[Path, str]:
     }
     parts = [
         _HEAD,
+        _INSTALLED,
+        _about(installed),
+        "\n".join(_table(loaded(installed["figures"]))) + "\n",
         *_where(measured),
         _about(measured),
         "\n".join(_table(figures)) + "\n",
@@ -106,7 +117,7 @@ def made(measured: dict[str, Any], fleet: dict[str, Any]) -> dict[Path, str]:
 
 def write() -> None:
     """Write the page and its plots anew."""
-    for path, text in made(read(MEASURED), read(FLEET)).items():
+    for path, text in made(read(INSTALLED), read(MEASURED), read(FLEET)).items():
         path.write_text(text)
 
 

@@ -34,8 +34,8 @@ def figures(place: Place, program: Path, rounds: int) -> list[Figure]:
     size = f"{MEGABYTES} MB"
     return [
         Figure("start: --version", "s", found["start"], found["their start"]),
-        Figure(f"converged run, {size}", "s", found["converged"], found["their converged"], 3.0, of_ratio=True),
-        Figure(f"first install, {size}", "s", found["first"], found["their first"], 4.0, of_ratio=True),
+        Figure(f"converged run, {size}", "s", found["converged"], found["their converged"], 2.5, of_ratio=True),
+        Figure(f"first install, {size}", "s", found["first"], found["their first"], 5.0, of_ratio=True),
         Figure("uninstall", "s", found["uninstall"]),
         Figure("status", "s", found["status"], goal=0.12),
     ]

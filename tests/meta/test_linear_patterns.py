@@ -118,7 +118,7 @@ def _found() -> tuple[list[Used], list[str]]:
         known = vars(importlib.import_module(module))
         for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
             function = ast.unparse(call.func)
-            makes = function in ("lazy.pattern", "re.compile")
+            makes = function == "re.compile"
             if not makes and not (function.startswith("re.") and function[3:] in _METHODS):
                 continue
             source = ast.unparse(call.args[0])

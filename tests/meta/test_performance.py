@@ -18,7 +18,8 @@ from tests.support.built import go_tools, image_files
 
 DATA = page.read(page.MEASURED)
 FIGURES = loaded(DATA["figures"])
-MADE = page.made(DATA, page.read(page.FLEET))
+INSTALLED = page.read(page.INSTALLED)
+MADE = page.made(INSTALLED, DATA, page.read(page.FLEET))
 
 
 @pytest.mark.parametrize("path", sorted(MADE), ids=lambda path: path.name)
@@ -42,10 +43,10 @@ BURST = {"name": "NRI, 100 at once: 99th percentile", "unit": "ms", "ours": 0.6,
 def test_the_page_tells_of_the_plugin_on_a_live_engine_or_why_it_was_not_measured(
     data: dict[str, object], words: str
 ) -> None:
-    text = " ".join(page.made(DATA | data, {})[page.PAGE].split())
+    text = " ".join(page.made(INSTALLED, DATA | data, {})[page.PAGE].split())
     assert words in text
     assert ("26.4 ms | 0.02 x | <= 2 met" in text) is not bool(data["left_out"])
-    assert "NRI plugin on a live" not in page.made({**DATA, "figures": [], "left_out": ""}, {})[page.PAGE]
+    assert "NRI plugin on a live" not in page.made(INSTALLED, {**DATA, "figures": [], "left_out": ""}, {})[page.PAGE]
 
 
 @pytest.mark.parametrize(
@@ -56,7 +57,7 @@ def test_the_page_tells_of_the_plugin_on_a_live_engine_or_why_it_was_not_measure
     ],
 )
 def test_the_page_tells_which_program_was_measured(said: dict[str, object], words: str) -> None:
-    text = " ".join(page.made(DATA | said, {})[page.PAGE].split())
+    text = " ".join(page.made(INSTALLED, DATA | said, {})[page.PAGE].split())
     assert words in text
 
 
@@ -104,9 +105,10 @@ def test_every_figure_that_is_promised_is_there() -> None:
     assert ends == {"edit": (1, 4000), "payload": (10, 600), "handlers": (1, 1000), "imports": (1, 1000)}
 
 
-def test_the_peer_is_the_one_that_make_bench_builds() -> None:
-    for data in (DATA, page.read(page.FLEET)):
-        assert f"v{data['versions']['nvidia-ctk-installer']}" == go_tools.NEWEST_PEER.version
+def test_the_installed_program_was_measured_beside_the_newest_peer_and_meets_its_goals() -> None:
+    assert f"v{INSTALLED['versions']['nvidia-ctk-installer']}" == go_tools.NEWEST_PEER.version
+    goals = {figure.goal: figure.met for figure in loaded(INSTALLED["figures"]) if figure.of_ratio}
+    assert goals == {2.5: True, 5.0: True}
 
 
 def test_the_table_is_one_screen() -> None:

@@ -12,12 +12,12 @@ import codecs
 import decimal
 import functools
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from toolkit_installer import lazy
 from toolkit_installer.documents.changes import (
     Change,
     DocumentError,
@@ -40,7 +40,7 @@ from toolkit_installer.documents.json_text import (
     scan_value,
 )
 
-_LINE_END = lazy.pattern(r"\r\n|\n|\r")
+_LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 class Style(msgspec.Struct, frozen=True):

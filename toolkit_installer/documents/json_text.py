@@ -13,7 +13,6 @@ from typing import Final
 
 import msgspec
 
-from toolkit_installer import lazy
 from toolkit_installer.documents import shown
 from toolkit_installer.documents.changes import DocumentError, line_at
 
@@ -29,11 +28,11 @@ MAX_EXPONENT: Final = 15
 NO_NUMBERS: Final = ("NaN", "Infinity", "-Infinity")
 """Constants that Python's parser accepts as numbers and JSON does not allow."""
 
-_SPACE = lazy.pattern(r"[ \t\r\n]*")
-_COLON = lazy.pattern(r"[ \t\r\n]*:[ \t\r\n]*")
-_COMMA = lazy.pattern(r"[ \t\r\n]*,?[ \t\r\n]*")
-_SCALAR = lazy.pattern(r'"(?:[^"\\]++|\\.)*"|[^ \t\r\n,\]}]+')
-_ABSURD_EXPONENT = lazy.pattern(rf"[eE][+-]?[0-9]{{{MAX_EXPONENT + 1}}}")
+_SPACE = re.compile(r"[ \t\r\n]*")
+_COLON = re.compile(r"[ \t\r\n]*:[ \t\r\n]*")
+_COMMA = re.compile(r"[ \t\r\n]*,?[ \t\r\n]*")
+_SCALAR = re.compile(r'"(?:[^"\\]++|\\.)*"|[^ \t\r\n,\]}]+')
+_ABSURD_EXPONENT = re.compile(rf"[eE][+-]?[0-9]{{{MAX_EXPONENT + 1}}}")
 
 
 class Raw(msgspec.Struct, eq=False):
@@ -208,9 +207,9 @@ def _named(key: str) -> str:
     return json.dumps(key)[:80] if shown.is_plain_key(key) else shown.HIDDEN
 
 
-_NO_NUMBER = lazy.pattern(r"[+-]?(?:NaN|Infinity)")
-_NESTING = lazy.pattern(r'"(?:[^"\\]++|\\.)*("|\Z)|[\[\]{}]', re.DOTALL)
-_CUT_OFF = lazy.pattern(r"\\u[0-9a-fA-F]{4}\Z")
+_NO_NUMBER = re.compile(r"[+-]?(?:NaN|Infinity)")
+_NESTING = re.compile(r'"(?:[^"\\]++|\\.)*("|\Z)|[\[\]{}]', re.DOTALL)
+_CUT_OFF = re.compile(r"\\u[0-9a-fA-F]{4}\Z")
 """A complete escape at the text's end, which the parser reports as a broken one."""
 _BLANKS = " \t\r\n"
 _END = "the end of the document"

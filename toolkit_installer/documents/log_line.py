@@ -10,8 +10,6 @@ import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-from toolkit_installer import lazy
-
 _BYTES: Final = range(0xDC80, 0xDD00)
 """The lone surrogates that Python decodes invalid UTF-8 bytes to (PEP 383)."""
 _TO_BYTE: Final = 0xDC00
@@ -44,7 +42,7 @@ JSON: Final = "json"
 """The values of settings.LogFormat, copied because importing settings costs a small process a package."""
 TIME: Final = "%Y-%m-%dT%H:%M:%SZ"
 """The format of timestamps, which are UTC."""
-_BARE: Final = lazy.pattern(r"[A-Za-z0-9_./@^+-]+")
+_BARE: Final = re.compile(r"[A-Za-z0-9_./@^+-]+")
 _QUOTED: Final = frozenset({"time", "msg"})
 _NOT_ON_TERMINAL: Final = frozenset({"time", "level", "msg", "event", "code"})
 """Keys that a line on a terminal shows elsewhere, or not at all."""

@@ -14,34 +14,33 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any, Final, Self
 
-from toolkit_installer import lazy
 from toolkit_installer.documents import shown, walk
 
 MASK: Final = shown.HIDDEN
 LITERALS: Final = frozenset({"true", "false", "null", "nil", "none", "yes", "no", "on", "off", "~", ""})
 """Values that are never secret, compared in lower case."""
-LINES: Final = lazy.pattern(r"[^\r\n]+")
+LINES: Final = re.compile(r"[^\r\n]+")
 
-_PRIVATE_KEY: Final = lazy.pattern(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(.*?)(?=-----END|\Z)", re.DOTALL)
-_URL: Final = lazy.pattern(r"(://)([^\s/@\"']{0,512}@)?")
-_QUERY: Final = lazy.pattern(r"(://[^\s?\"']{0,1024})\?[^\s\"']+")
+_PRIVATE_KEY: Final = re.compile(r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----)(.*?)(?=-----END|\Z)", re.DOTALL)
+_URL: Final = re.compile(r"(://)([^\s/@\"']{0,512}@)?")
+_QUERY: Final = re.compile(r"(://[^\s?\"']{0,1024})\?[^\s\"']+")
 _TELLTALE_TERMS: Final = (
     r"(?:authorization|registry-auth|pass(?:word|wd|phrase)?|pwd|token|secret|(?:api|access|private)[-_]?key|cookie|"
     r"credentials?)"
 )
-_SECRET_ASSIGNMENT: Final = lazy.pattern(
+_SECRET_ASSIGNMENT: Final = re.compile(
     rf"""(?i)((?<![\w-])[\w-]{{0,32}}?{_TELLTALE_TERMS}"""
     r"""(?:[\\"']{0,2}[ ]?[:=][ ]?)"""
     r"""(?:(?:bearer|basic) )?[\\"']{0,2}|\b(?:bearer|basic) )[^\s"',;\\]+"""
 )
-_SECRET_FLAG: Final = lazy.pattern(
+_SECRET_FLAG: Final = re.compile(
     rf"""(?i)((?<![\w-])--?[\w-]{{0,32}}?{_TELLTALE_TERMS}[\\"']{{0,2}}(?:,[ ]?|[ =])[\\"']{{0,2}})[^\s"',\\\]]+"""
 )
-_LOGIN: Final = lazy.pattern(r"""(?<![^\s"'(=])[^\s"'(=:/@]{1,128}:[^\s"':/@]{1,128}@(?=[A-Za-z0-9])""")
+_LOGIN: Final = re.compile(r"""(?<![^\s"'(=])[^\s"'(=:/@]{1,128}:[^\s"':/@]{1,128}@(?=[A-Za-z0-9])""")
 """A user and password before a host, without a scheme."""
 _PAIRS: Final = (
-    lazy.pattern(r"""\b([A-Za-z_][A-Za-z0-9_.-]{0,63})=(?:"[^"\n]*"|'[^'\n]*')"""),
-    lazy.pattern(r"""\b([A-Za-z_][A-Za-z0-9_.-]{0,63})=[^\s"',;)]+"""),
+    re.compile(r"""\b([A-Za-z_][A-Za-z0-9_.-]{0,63})=(?:"[^"\n]*"|'[^'\n]*')"""),
+    re.compile(r"""\b([A-Za-z_][A-Za-z0-9_.-]{0,63})=[^\s"',;)]+"""),
 )
 _LOG_NAMES = """
 time level msg error err reason row line column file key source module type name plugin address code exit signal pid
@@ -54,10 +53,10 @@ _SHORTEST: Final = 4
 """Minimum characters of a hidden value that is searched for in messages: a shorter one may occur by chance."""
 _MOST: Final = 200_000
 """Maximum number of hidden values kept: about as many as the largest file that is read can hold."""
-_PLAIN: Final = lazy.pattern(r"[A-Za-z0-9_.~/:-]*")
+_PLAIN: Final = re.compile(r"[A-Za-z0-9_.~/:-]*")
 """A value that all programs write in the same way, without quoting."""
 _IN_ADDRESSES: Final = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.~/:-")
-_WORD_PARTS: Final = lazy.pattern(r"[^\W_]{4,}")
+_WORD_PARTS: Final = re.compile(r"[^\W_]{4,}")
 
 PlaceholderMaker = Callable[[str], str]
 """A function that returns the placeholder of a hidden value."""
@@ -216,18 +215,18 @@ def _table_words() -> frozenset[str]:
     return frozenset(part for name in table for part in _WORD_PARTS.findall(name))
 
 
-_NUMBER: Final = lazy.pattern(r"[+-]?(?:[0-9][0-9A-Za-z_.:+-]*(?: [0-9][0-9A-Za-z_.:+-]*)?|inf|nan)")
+_NUMBER: Final = re.compile(r"[+-]?(?:[0-9][0-9A-Za-z_.:+-]*(?: [0-9][0-9A-Za-z_.:+-]*)?|inf|nan)")
 """A number, or a date or time of TOML: unquoted, so that only another number can replace it in a text that parses."""
 
-_PIECE: Final = lazy.pattern(r"""\s+|\\|"[^"\n]*"?|'[^'\n]*'?|[^\s"'\\]+""")
-_ASSIGNED: Final = lazy.pattern(r"(-{0,2})([A-Za-z_][A-Za-z0-9_.\[\]-]{0,63})=(.*)", re.DOTALL)
-_FLAG: Final = lazy.pattern(r"-{1,2}([A-Za-z][A-Za-z0-9_.-]{0,63})")
-_VARIABLE: Final = lazy.pattern(r"\$(?:[A-Z_][A-Z0-9_]{0,63}|\{[A-Z_][A-Z0-9_]{0,63}\})")
+_PIECE: Final = re.compile(r"""\s+|\\|"[^"\n]*"?|'[^'\n]*'?|[^\s"'\\]+""")
+_ASSIGNED: Final = re.compile(r"(-{0,2})([A-Za-z_][A-Za-z0-9_.\[\]-]{0,63})=(.*)", re.DOTALL)
+_FLAG: Final = re.compile(r"-{1,2}([A-Za-z][A-Za-z0-9_.-]{0,63})")
+_VARIABLE: Final = re.compile(r"\$(?:[A-Z_][A-Z0-9_]{0,63}|\{[A-Z_][A-Z0-9_]{0,63}\})")
 """A reference to a variable in the command line of a systemd unit."""
-_ACTION: Final = lazy.pattern(r"\{\{[^{}]*\}\}")
+_ACTION: Final = re.compile(r"\{\{[^{}]*\}\}")
 _PUBLIC: Final = (b"\x7fELF", b"TZif")
 """The begin of programs and time zone files (tzfile(5)): binary, and no secret."""
-_BLANKS: Final = lazy.pattern(r"(\s+)")
+_BLANKS: Final = re.compile(r"(\s+)")
 
 
 class DocumentMasker(HiddenValues):

@@ -12,15 +12,13 @@ from typing import Any
 
 import msgspec
 
-from toolkit_installer import lazy
-
-_ESCAPED = lazy.pattern(r"\\(?:u([0-9a-fA-F]{4})|U000([0-9a-fA-F]{5})|x([0-9a-fA-F]{2})|([0-3][0-7]{2})|([/ \\]))")
+_ESCAPED = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U000([0-9a-fA-F]{5})|x([0-9a-fA-F]{2})|([0-3][0-7]{2})|([/ \\]))")
 """A character of a path, escaped as in JSON, TOML, YAML, shell files or systemd units (systemd.syntax(7))."""
-_CONTINUED = lazy.pattern(r"\\[ \t]*$")
-_PATH = lazy.pattern(r"""/[^\s"'`,;:=\[\]{}()<>|*?]*""")
+_CONTINUED = re.compile(r"\\[ \t]*$")
+_PATH = re.compile(r"""/[^\s"'`,;:=\[\]{}()<>|*?]*""")
 _LAST = 0x10FFFF
 """The highest Unicode code point."""
-_COMMENT_LINE = lazy.pattern(r"^\s*(#|//)")
+_COMMENT_LINE = re.compile(r"^\s*(#|//)")
 
 
 class Mention(msgspec.Struct, frozen=True):

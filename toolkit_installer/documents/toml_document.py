@@ -13,7 +13,6 @@ import tomllib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from toolkit_installer import lazy
 from toolkit_installer.documents import shown, toml_edit, toml_text
 from toolkit_installer.documents.changes import (
     ABSENT,
@@ -33,17 +32,17 @@ MAXIMUM_DEPTH: Final = 100
 """Maximum nesting of tables and arrays. Real configurations have ten levels; Python's stack ends at some hundreds."""
 
 _NAMING: Final = ("Cannot declare", "Cannot mutate", "Duplicate")
-_QUOTED: Final = lazy.pattern(r"""(?<![^\s(])(['"])((?:(?!\1)[^\\]|\\.)*)\1""")
+_QUOTED: Final = re.compile(r"""(?<![^\s(])(['"])((?:(?!\1)[^\\]|\\.)*)\1""")
 """A key in tomllib's error messages that begin as _NAMING lists."""
-_PLACE: Final = lazy.pattern(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
-_TEMPLATE: Final = lazy.pattern(r"^[^#\n]*?\{\{", re.MULTILINE)
-_NESTING: Final = lazy.pattern(rf"(?:[\[{{][^\[\]{{}}]*+){{{MAXIMUM_DEPTH // 2}}}")
-_DOTTED: Final = lazy.pattern(
+_PLACE: Final = re.compile(r" \(at (?:line (\d+), column (\d+)|end of document)\)$")
+_TEMPLATE: Final = re.compile(r"^[^#\n]*?\{\{", re.MULTILINE)
+_NESTING: Final = re.compile(rf"(?:[\[{{][^\[\]{{}}]*+){{{MAXIMUM_DEPTH // 2}}}")
+_DOTTED: Final = re.compile(
     rf"^[ \t]*+\[{{0,2}}+[ \t]*+(?:[A-Za-z0-9_-]++[ \t]*+\.[ \t]*+){{{MAXIMUM_DEPTH}}}", re.MULTILINE
 )
 """A key of more than MAXIMUM_DEPTH parts, rejected before parsing: tomllib takes seconds for a hundred thousand."""
-_LONG_NUMBER: Final = lazy.pattern(r"[0-9_]{4000}")
-_BARE_CARRIAGE_RETURN: Final = lazy.pattern(r"\r(?!\n)")
+_LONG_NUMBER: Final = re.compile(r"[0-9_]{4000}")
+_BARE_CARRIAGE_RETURN: Final = re.compile(r"\r(?!\n)")
 _HINT: Final = "correct the file, or restore it"
 
 

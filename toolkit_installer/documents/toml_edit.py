@@ -13,7 +13,6 @@ from typing import Any, Final
 
 import msgspec
 
-from toolkit_installer import lazy
 from toolkit_installer.documents import toml_text
 from toolkit_installer.documents.changes import Path, Table, is_same
 from toolkit_installer.documents.toml_text import (
@@ -29,8 +28,8 @@ from toolkit_installer.documents.toml_text import (
     write_key,
 )
 
-_BLANKS: Final = lazy.pattern(r"[ \t]*")
-_REST_WITHOUT_VALUES: Final = lazy.pattern(r"[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")
+_BLANKS: Final = re.compile(r"[ \t]*")
+_REST_WITHOUT_VALUES: Final = re.compile(r"[ \t]*(?:#[^\r\n]*)?(?=\r?\n)")
 
 
 class Splice(msgspec.Struct, frozen=True):
@@ -210,7 +209,7 @@ def _united(ranges: Iterable[tuple[int, int]]) -> list[Splice]:
     return united
 
 
-INITIAL_COMMENT: Final = lazy.pattern(r"(?:#[^\n]*\n)+(?=[ \t]*\r?\n)")
+INITIAL_COMMENT: Final = re.compile(r"(?:#[^\n]*\n)+(?=[ \t]*\r?\n)")
 """A comment about the whole document: one that an empty line follows."""
 
 _INDENT: Final = "  "

@@ -17,7 +17,6 @@ from typing import Any, Final
 
 import msgspec
 
-from toolkit_installer import lazy
 from toolkit_installer.documents.changes import Path, line_at
 
 # Possessive quantifiers and disjoint alternatives keep the matcher from backtracking over long strings. No group is
@@ -28,16 +27,16 @@ _STRING = rf"""{_ML_BASIC}|{_ML_LITERAL}|"(?:[^"\\]++|\\.)*"|'[^']*+'"""
 _KEY_PART = r"""(?:[A-Za-z0-9_-]+|"(?:[^"\\\n]++|\\.)*"|'[^'\n]*+')"""
 _KEY = rf"{_KEY_PART}(?:[ \t]*\.[ \t]*{_KEY_PART})*"
 
-_STRING_TOKEN: Final = lazy.pattern(_STRING, re.DOTALL)
-_PLAIN_VALUE: Final = lazy.pattern(r"\d{4}-\d\d-\d\d [^\s#,\]}]+|[^\s#,\]}]+")
-_TOKEN: Final = lazy.pattern(rf"{_STRING}|\#[^\r\n]*|[\[\]{{}},]|[^\"'#\[\]{{}},]+", re.DOTALL)
-_PART: Final = lazy.pattern(_KEY_PART)
-_BLANK: Final = lazy.pattern(r"(?:[ \t]*+(?:#[^\n]*+)?\r?\n)*(?:[ \t]*+#[^\n]*+)?")
-_INDENT: Final = lazy.pattern(r"[ \t]*")
-_HEADER: Final = lazy.pattern(rf"(\[\[?)[ \t]*({_KEY})[ \t]*\]\]?")
-_ASSIGNMENT: Final = lazy.pattern(rf"({_KEY})[ \t]*=[ \t]*")
-_SPACE_AND_COMMENTS: Final = lazy.pattern(r"(?:\s|#[^\n]*)*")
-_REST_OF_LINE: Final = lazy.pattern(r"[^\n]*\n?")
+_STRING_TOKEN: Final = re.compile(_STRING, re.DOTALL)
+_PLAIN_VALUE: Final = re.compile(r"\d{4}-\d\d-\d\d [^\s#,\]}]+|[^\s#,\]}]+")
+_TOKEN: Final = re.compile(rf"{_STRING}|\#[^\r\n]*|[\[\]{{}},]|[^\"'#\[\]{{}},]+", re.DOTALL)
+_PART: Final = re.compile(_KEY_PART)
+_BLANK: Final = re.compile(r"(?:[ \t]*+(?:#[^\n]*+)?\r?\n)*(?:[ \t]*+#[^\n]*+)?")
+_INDENT: Final = re.compile(r"[ \t]*")
+_HEADER: Final = re.compile(rf"(\[\[?)[ \t]*({_KEY})[ \t]*\]\]?")
+_ASSIGNMENT: Final = re.compile(rf"({_KEY})[ \t]*=[ \t]*")
+_SPACE_AND_COMMENTS: Final = re.compile(r"(?:\s|#[^\n]*)*")
+_REST_OF_LINE: Final = re.compile(r"[^\n]*\n?")
 
 
 class StatementKind(enum.StrEnum):
@@ -278,9 +277,9 @@ def _add_value(section: TableNode, statement: Statement) -> None:
     node.value = statement
 
 
-_BARE_KEY: Final = lazy.pattern(r"[A-Za-z0-9_-]+")
-_LITERAL_KEY: Final = lazy.pattern(r"[^'\x00-\x1f\x7f]+")
-_ESCAPED: Final = lazy.pattern(r'["\\\x00-\x1f\x7f]')
+_BARE_KEY: Final = re.compile(r"[A-Za-z0-9_-]+")
+_LITERAL_KEY: Final = re.compile(r"[^'\x00-\x1f\x7f]+")
+_ESCAPED: Final = re.compile(r'["\\\x00-\x1f\x7f]')
 _SHORT_ESCAPES: Final = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r", '"': '\\"', "\\": "\\\\"}
 
 

@@ -13,11 +13,10 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from toolkit_installer import lazy
 from toolkit_installer.documents import shown
 
 # No two groups can match the same text, so that matching never backtracks.
-_TOKEN: Final = lazy.pattern(
+_TOKEN: Final = re.compile(
     r"""
       (?P<line>\n)
     | (?P<space>[ \t\f\v\r]+)
@@ -32,33 +31,33 @@ _TOKEN: Final = lazy.pattern(
 )
 _KEY_PART: Final = r"""(?:[A-Za-z0-9_$/-]+|"(?:[^"\\\n]|\\[^\n])*"|'[^'\n]*')"""
 _KEYS: Final = rf"{_KEY_PART}(?:[ \t]*\.[ \t]*{_KEY_PART})*"
-_ENTRY: Final = lazy.pattern(rf"""((?:-[ \t]+)*)({_KEYS})([ \t]*=|\+?[ \t]*:(?=[\s"'\[{{]|\Z))""")
-_INNER: Final = lazy.pattern(rf"()({_KEYS})([ \t]*[=:])")
+_ENTRY: Final = re.compile(rf"""((?:-[ \t]+)*)({_KEYS})([ \t]*=|\+?[ \t]*:(?=[\s"'\[{{]|\Z))""")
+_INNER: Final = re.compile(rf"()({_KEYS})([ \t]*[=:])")
 """A key and its separator inside braces."""
-_PART: Final = lazy.pattern(_KEY_PART)
-_HEADER: Final = lazy.pattern(
+_PART: Final = re.compile(_KEY_PART)
+_HEADER: Final = re.compile(
     rf"""(\[\[?[ \t]*)(?=[A-Za-z]|"[^"\n]*"[ \t]*\.|'[^'\n]*'[ \t]*\.)({_KEYS})([ \t]*\]\]?[ \t\r]*(?=\#|\n|\Z))"""
 )
-_LINE_COMMENT: Final = lazy.pattern(r"(?:\#|;|//)[^\n]*")
-_ITEM: Final = lazy.pattern(r"(?:-[ \t]+)+|---(?=\s|\Z)")
-_REST: Final = lazy.pattern(r"(?:[^\\\n]|\\\r?\n|\\(?!\r?\n))*")
+_LINE_COMMENT: Final = re.compile(r"(?:\#|;|//)[^\n]*")
+_ITEM: Final = re.compile(r"(?:-[ \t]+)+|---(?=\s|\Z)")
+_REST: Final = re.compile(r"(?:[^\\\n]|\\\r?\n|\\(?!\r?\n))*")
 """The rest of a line, with the lines that a trailing backslash joins to it."""
-_OPENS: Final = lazy.pattern(r"""[ \t]*["'\[{]""")
-_EMPTY: Final = lazy.pattern(r"[ \t]*(?:[&!][^\s&!]*[ \t]*)*(?:#[^\n]*|\r?)(?=\n|\Z)")
+_OPENS: Final = re.compile(r"""[ \t]*["'\[{]""")
+_EMPTY: Final = re.compile(r"[ \t]*(?:[&!][^\s&!]*[ \t]*)*(?:#[^\n]*|\r?)(?=\n|\Z)")
 """The rest of a YAML line without a value: blank, a comment, or the anchors and tags of the value below it."""
-_BLOCK_MARK: Final = lazy.pattern(r"[|>][-+0-9]{0,2}")
+_BLOCK_MARK: Final = re.compile(r"[|>][-+0-9]{0,2}")
 """The header of a YAML block scalar, such as `|-`."""
-_PADDED: Final = lazy.pattern(r"={0,5}[\"']?[ \t\r]*(?=\n|\Z)")
-_HASH: Final = lazy.pattern("#")
-_SPACED_HASH: Final = lazy.pattern(r"(?:^|\s)#")
+_PADDED: Final = re.compile(r"={0,5}[\"']?[ \t\r]*(?=\n|\Z)")
+_HASH: Final = re.compile("#")
+_SPACED_HASH: Final = re.compile(r"(?:^|\s)#")
 """The begin of a comment in YAML, where it needs white space before it."""
 _ENVIRONMENT: Final = "Environment"
 """A systemd unit's key whose value is assignments of variables."""
-_ACTION_COMMENT: Final = lazy.pattern(r"(\{\{(?:-\s)?\s*/\*)[^{}]*(\*/\s*(?:\s-)?\}\})")
-_MARKED: Final = lazy.pattern(r"[#;/ \t]*")
+_ACTION_COMMENT: Final = re.compile(r"(\{\{(?:-\s)?\s*/\*)[^{}]*(\*/\s*(?:\s-)?\}\})")
+_MARKED: Final = re.compile(r"[#;/ \t]*")
 _LONGEST_PATH: Final = 8
 """Number of enclosing keys that are kept for a value: twice as many as a listed path has."""
-_ESCAPE: Final = lazy.pattern(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|([^uUx]))", re.DOTALL)
+_ESCAPE: Final = re.compile(r"\\(?:u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|x([0-9a-fA-F]{2})|([^uUx]))", re.DOTALL)
 _ESCAPES: Final = {"n": "\n", "r": "\r", "t": "\t", "b": "\b", "f": "\f"}
 _BYTE_ORDER_MARK: Final = "\ufeff"
 

@@ -16,19 +16,19 @@ import hashlib
 import html
 import importlib.resources
 import json
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from toolkit_installer import lazy
 from toolkit_installer.documents.masking import MASK
 from toolkit_installer.reporting.diagnosis_form import TITLES, Illness, IllnessFinding
 
 _SCHEMA: Final = 1
 OUTCOMES: Final = ("refused", "restarted", "reloaded", "changed", "converged")
 """What may become of a node, the worst first."""
-_PID: Final = lazy.pattern(r"\bPID [0-9]+")
+_PID: Final = re.compile(r"\bPID [0-9]+")
 """Differs from node to node in what is otherwise one reason."""
 
 

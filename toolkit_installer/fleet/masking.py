@@ -15,11 +15,11 @@ import hashlib
 import hmac
 import json
 import posixpath
+import re
 import stat
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from toolkit_installer import lazy
 from toolkit_installer.documents.changes import sha256
 from toolkit_installer.documents.masking import DocumentMasker as Texts
 from toolkit_installer.engines import registry
@@ -167,12 +167,12 @@ class Cleaning:
 _LENGTH: Final = 20
 """Hexadecimal digits of a stand-in: as many bits as nobody's files have values."""
 _DIGITS: Final = 12
-_SHA256: Final = lazy.pattern(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
+_SHA256: Final = re.compile(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])")
 _TORN: Final = (("value = ", ""), ('{"value": ', "}"))
 """What the receipt writes before and after a value that it tore from TOML, or from JSON."""
 _RECORDED: Final = frozenset({"before", "first", "written"})
 """Fields of a file's record that hold digests."""
-_IDENTITY: Final = lazy.pattern(r'((?:(?<=")|\A)[0-9]+ [0-9]+ )([0-9]+)( [0-9]+ [0-9]+(?=\Z|"))')
+_IDENTITY: Final = re.compile(r'((?:(?<=")|\A)[0-9]+ [0-9]+ )([0-9]+)( [0-9]+ [0-9]+(?=\Z|"))')
 """A watched file's device, inode, size, time and mode (idling.identity), alone or as a text of JSON."""
 
 

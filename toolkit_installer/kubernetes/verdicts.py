@@ -13,11 +13,12 @@ from __future__ import annotations
 import enum
 import http
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
-from toolkit_installer.kubernetes.client import ApiResponse
+if TYPE_CHECKING:  # the saved state of every run has a value of this module, and most runs query no API server
+    from toolkit_installer.kubernetes.client import ApiResponse
 
 Object: TypeAlias = Mapping[str, Any]
 

@@ -31,8 +31,6 @@ import re
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from toolkit_installer import lazy
-
 DOMAIN = "nvidia.cdi.k8s.io"
 MANAGEMENT = "management.nvidia.com/gpu"
 """The kind that always counts as management devices, whatever --cdi-kind is: an older specification may exist."""
@@ -40,7 +38,7 @@ MAX_ANNOTATION_BYTES = 64 * 1024
 """Bytes of an annotation: a thousand devices by their longest names. Kubernetes accepts four times as much, and the
 engine, and each container after this one, waits for the response."""
 
-_NAME = lazy.pattern(r"[A-Za-z][\w.-]*/[A-Za-z][\w.-]*=[A-Za-z0-9][\w.:-]*", re.ASCII)
+_NAME = re.compile(r"[A-Za-z][\w.-]*/[A-Za-z][\w.-]*=[A-Za-z0-9][\w.:-]*", re.ASCII)
 """vendor/class=device, by the specification of CDI; the pattern is slightly more permissive."""
 _SHOWN = 100
 
@@ -136,9 +134,9 @@ def _parse_devices(key: str, value: str) -> DeviceVerdict:
     return Granted(tuple(dict.fromkeys(names)))
 
 
-_NUMBERS = lazy.pattern(r"v?(\d{1,9})\.(\d{1,9})\.(\d{1,9})((?:[-+~.].*)?)", re.ASCII | re.DOTALL)
+_NUMBERS = re.compile(r"v?(\d{1,9})\.(\d{1,9})\.(\d{1,9})((?:[-+~.].*)?)", re.ASCII | re.DOTALL)
 """containerd writes "v2.1.4", its packagers "1.6.20~ds1" and "v2.1.4-k3s1", CRI-O "1.34.0"."""
-_CANDIDATE = lazy.pattern(r"[-~](alpha|beta|rc)", re.ASCII)
+_CANDIDATE = re.compile(r"[-~](alpha|beta|rc)", re.ASCII)
 
 
 _Version = tuple[int, int, int, int]

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import msgspec
 
-from toolkit_installer import lazy, log
+from toolkit_installer import log
 from toolkit_installer.documents import mentions, toml_document
 from toolkit_installer.documents.changes import lookup
 from toolkit_installer.engines import registry
@@ -43,7 +43,7 @@ _LONGEST_PATH = 4096
 _PATH = PATH.split(":")
 _UNREADABLE_ERRNOS = frozenset({0, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ENOTDIR, errno.ELOOP})
 """The errno values of files that engines, or this user's, cannot read either; 0: a symlink that is not followed."""
-_WILDCARD = lazy.pattern(r"[*?\[\\]")
+_WILDCARD = re.compile(r"[*?\[\\]")
 _SHIM = "containerd-shim-"
 _PROGRAMS = frozenset({*RUNTIMES, "nvidia-container-runtime-hook", "nvidia-container-toolkit"})
 """Programs that engines may name without a folder, and find in their PATH."""

@@ -13,12 +13,13 @@ from __future__ import annotations
 import json
 import os
 import posixpath
+import re
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from toolkit_installer import lazy, log
+from toolkit_installer import log
 from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.common import command_line
 from toolkit_installer.engines.ownership import is_beneath
@@ -108,7 +109,7 @@ _VARIABLES = ("TOOLKIT_INSTALL_DIR", "ROOT")
 _USUAL_FOLDER = "/usr/local/nvidia"
 _PROGRAM_OF_A_TOOLKIT = b"/toolkit/nvidia-"
 """In the path of a runtime, hook or CDI hook that an engine's file or a CDI specification names."""
-_WORD = lazy.pattern(rb"[^\"'\s]+")
+_WORD = re.compile(rb"[^\"'\s]+")
 
 
 class OtherInstaller(msgspec.Struct, frozen=True):

@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import posixpath
+import re
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final, ParamSpec, TypeVar
 
 import msgspec
 
-from toolkit_installer import __version__, foreign_words, lazy, log
+from toolkit_installer import __version__, foreign_words, log
 from toolkit_installer.documents import shown
 from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines import registry
@@ -76,7 +77,7 @@ _MORE_LIBRARY_FOLDERS: Final = (
 _MORE_PROGRAM_FOLDERS: Final = ("/opt/bin", "/usr/libexec/crio", "/run/current-system/sw/bin")
 """Further program folders of engines that do not run now: those of Flatcar, CRI-O's packages and NixOS."""
 _DRIVER_SIGNS: Final = ("/usr/bin/nvidia-smi", "/dev/nvidiactl")
-_DEVICES: Final = lazy.pattern(r"nvidia(?:[0-9]+|ctl|-uvm|-uvm-tools|-modeset)")
+_DEVICES: Final = re.compile(r"nvidia(?:[0-9]+|ctl|-uvm|-uvm-tools|-modeset)")
 _HEAD: Final = 4096
 """The first bytes of a program, which name its loader: all compilers put it there."""
 _AT_WORK: Final = (EvidenceKind.KUBELET, EvidenceKind.OPTIONS, EvidenceKind.LIVE)

@@ -19,7 +19,6 @@ from typing import Final
 
 import msgspec
 
-from toolkit_installer import lazy
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.ownership import Fault
 from toolkit_installer.settings import EngineName
@@ -376,6 +375,6 @@ def parse_paths(content: bytes) -> list[tuple[int, str]]:
     return found
 
 
-_MEMBER: Final = lazy.pattern(
+_MEMBER: Final = re.compile(
     r"""\s*(?:-\s+|\{\s*)?["']?(?P<key>hostPath|containerPath|path)["']?\s*:\s*["']?(?P<value>[^"',\s]+)"""
 )

@@ -14,7 +14,7 @@ import sys
 from collections.abc import Collection, Iterator
 
 import toolkit_installer
-from toolkit_installer import lazy, log
+from toolkit_installer import log
 from toolkit_installer.engines import registry
 from toolkit_installer.settings import EngineName
 
@@ -116,10 +116,8 @@ def import_all(engines: frozenset[EngineName] | None = None) -> None:
     asked_with = [
         name for row in registry.ENGINES if engines is None or row.name in engines for name in row.client_modules
     ]
-    with lazy.deferred_patterns():
-        for name in (*own, *_LATE_IMPORTS, *asked_with):
-            importlib.import_module(name)
-    lazy.load_all()
+    for name in (*own, *_LATE_IMPORTS, *asked_with):
+        importlib.import_module(name)
 
 
 def _modules(folder: str, package: str) -> Iterator[str]:

@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Sequence
 from typing import Any, Final
 
-from toolkit_installer import __version__, lazy
+from toolkit_installer import __version__
 from toolkit_installer.documents.changes import ABSENT, EditMismatchError, Set, Table, apply_changes, is_same, lookup
 from toolkit_installer.errors import PayloadError
 from toolkit_installer.settings import ToolkitSettings
@@ -74,10 +74,9 @@ def build_config(
     _check_tables(before, changes, payload.config_path)
     wanted = apply_changes(before, changes)
     # only this function needs tomlkit: other users of the module do not import it
-    with lazy.deferred_patterns():
-        import tomlkit.exceptions  # noqa: PLC0415
+    import tomlkit.exceptions  # noqa: PLC0415
 
-        from toolkit_installer.toolkit.toml_put import set_values  # noqa: PLC0415
+    from toolkit_installer.toolkit.toml_put import set_values  # noqa: PLC0415
 
     try:
         after = set_values(

@@ -90,8 +90,7 @@ class Tool:
 
 _NVIDIA = "github.com/NVIDIA/nvidia-container-toolkit"
 _NVIDIA_VERSION = "v1.19.0"
-_NEWEST_PEER_VERSION = "v1.20.1"
-_NEWEST_CTK_VERSION = "v1.20.2"
+_NEWEST_VERSION = "v1.20.2"
 
 
 def _driver_linking(flags: str) -> str:
@@ -123,9 +122,9 @@ TOOLKIT = Tool(  # the release that the payloads of the tests are made like
 NEWEST_CTK = dataclasses.replace(  # what a payload of the newest release generates specifications with
     TOOLKIT,
     name="nvidia-ctk",
-    version=_NEWEST_CTK_VERSION,
+    version=_NEWEST_VERSION,
     commands=("cmd/nvidia-ctk",),
-    linking=_nvidia_linking(_NEWEST_CTK_VERSION),
+    linking=_nvidia_linking(_NEWEST_VERSION),
     inlined=False,
 )
 PEER = Tool(  # the same release: what its own installer does with the same files
@@ -138,7 +137,7 @@ PEER = Tool(  # the same release: what its own installer does with the same file
     inlined=True,
 )
 NEWEST_PEER = dataclasses.replace(  # what make bench measures beside ours
-    PEER, version=_NEWEST_PEER_VERSION, linking=_nvidia_linking(_NEWEST_PEER_VERSION)
+    PEER, version=_NEWEST_VERSION, linking=_nvidia_linking(_NEWEST_VERSION)
 )
 DEVICE_PLUGIN = Tool(  # offers the node's GPUs to pods as nvidia.com/gpu
     name="k8s-device-plugin",

@@ -153,7 +153,9 @@ def find_near_misses(environment: Mapping[str, str]) -> list[tuple[str, str]]:
     for name in environment:
         if name in known or name.startswith("_") or len(name) < _SHORTEST:
             continue
-        meant = by_flag.get(name) or next((each for each in known if _is_one_edit_away(name, each)), None)
+        # one edit leaves the first or the last character as it is; a pod has hundreds of variables
+        similar = (each for each in known if each[0] == name[0] or each[-1] == name[-1])
+        meant = by_flag.get(name) or next((each for each in similar if _is_one_edit_away(name, each)), None)
         if meant is not None:
             found.append((name, meant))
     return found

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
-from toolkit_installer import lazy
 from toolkit_installer.engines.api import Trials
 from toolkit_installer.engines.common.serving import SILENCE, NoAnswerError, resolve_socket
 from toolkit_installer.node import interpreter
@@ -19,7 +19,7 @@ from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.node.root import Root
 
 _UNREACHABLE = "UNAVAILABLE: failed to connect to all addresses; "
-_ERROR_NUMBER = lazy.pattern(r" \(\d+\)\Z")
+_ERROR_NUMBER = re.compile(r" \(\d+\)\Z")
 """gRPC's error for a socket without a server: a chain of its own layers, with the system's message at the end."""
 _START_SECONDS = 20.0
 """Additional seconds for the child to start its interpreter on a busy node."""

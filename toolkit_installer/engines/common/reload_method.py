@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterator, Sequence
 
-from toolkit_installer import lazy, log
+from toolkit_installer import log
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import DocumentError, Table, is_same, lookup
 from toolkit_installer.engines.api import Inspection, Reload
@@ -83,12 +84,12 @@ def choose_reload(
 _SECONDS = 20.0
 _INPUT = "/dev/stdin"
 _LINE_PATTERNS = (
-    lazy.pattern(r"\brow[ =]([0-9]{1,7})\b"),  # containerd from 2.0 on
-    lazy.pattern(r"\(([0-9]{1,7}), [0-9]{1,7}\)"),  # containerd 1.x
-    lazy.pattern(r"\bline ([0-9]{1,7})\b"),  # CRI-O
+    re.compile(r"\brow[ =]([0-9]{1,7})\b"),  # containerd from 2.0 on
+    re.compile(r"\(([0-9]{1,7}), [0-9]{1,7}\)"),  # containerd 1.x
+    re.compile(r"\bline ([0-9]{1,7})\b"),  # CRI-O
 )
 """How the engines' binaries report the line of an error in their input."""
-_VERSION = lazy.pattern(r"\bv?([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}\S*)")
+_VERSION = re.compile(r"\bv?([0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}\S*)")
 _LONGEST_SHOWN = 200
 
 

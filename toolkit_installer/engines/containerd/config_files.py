@@ -17,7 +17,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from toolkit_installer import lazy
 from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.common import command_line
 from toolkit_installer.engines.containerd.distributions import DISTRIBUTIONS, layout_of
@@ -146,7 +145,7 @@ def expand_pattern(files: Reader, pattern: str) -> list[str]:
     return [place for place in places if files.own_status(place) is not None]
 
 
-_PART = lazy.pattern(r"(?P<any>\*)|(?P<one>\?)|\[(?P<set>\^?(?:\\.|[^\]\\])+)\]|\\(?P<escaped>.)|(?P<plain>[^*?\[\\])")
+_PART = re.compile(r"(?P<any>\*)|(?P<one>\?)|\[(?P<set>\^?(?:\\.|[^\]\\])+)\]|\\(?P<escaped>.)|(?P<plain>[^*?\[\\])")
 _LONGEST_NAME = 255
 """Bytes of a file's name on Linux."""
 

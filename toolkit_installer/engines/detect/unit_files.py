@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from toolkit_installer import lazy
 from toolkit_installer.engines.containerd.distributions import DISTRIBUTIONS
 from toolkit_installer.engines.registry import ENGINES, Distribution, normalize_socket
 from toolkit_installer.errors import ConfigurationError
@@ -60,7 +59,7 @@ def find_engine_by_socket(socket: str) -> EngineName | None:
 
 _PREFIXES = "@-:+!|"
 """Prefixes of an executable's path that change how it is started."""
-_VARIABLE = lazy.pattern(r"\$(?:\{(?P<braced>\w+)\}|(?P<word>\w+)\Z)")
+_VARIABLE = re.compile(r"\$(?:\{(?P<braced>\w+)\}|(?P<word>\w+)\Z)")
 
 
 class UnitCommand(msgspec.Struct, frozen=True):
