@@ -19,7 +19,7 @@ import toolkit_installer
 
 PACKAGE = Path(toolkit_installer.__file__).parent
 CUT_SHORT = {
-    "fleet/seams.py: zip(self.parameters, given, strict=False)",
+    "node/queries.py: zip(self.parameters, arguments, strict=False)",
 }
 """Pairs that end with the shorter of two: each word with the one before it, and arguments given by place."""
 

@@ -124,9 +124,10 @@ def test_captures_that_use_up_the_limits_are_refused_one_by_one(fleet: Path, tmp
 
 
 ELSEWHERE = """
-import contextlib, importlib, io, os, pkgutil, socket, sys
+import contextlib, importlib, io, os, pkgutil, socket, subprocess, sys
 import toolkit_installer
 from toolkit_installer.cli import capture_workers, commands
+from toolkit_installer.engines.detect import own_container
 from toolkit_installer.settings import Program
 for module in pkgutil.walk_packages(toolkit_installer.__path__, "toolkit_installer."):
     if not module.name.endswith("__main__") and "process" not in module.name:
@@ -167,7 +168,17 @@ def told(folder):
         answers.append((code, out.getvalue().replace(folder, "FOLDER")))
     return answers
 
-there, root, watched = sys.argv[1:]
+def plant(read):
+    planned = own_container.list_requested_folders
+    def read_and_plan(settings):
+        with contextlib.suppress(OSError):
+            read()
+        return planned(settings)
+    own_container.list_requested_folders = read_and_plan
+
+there, root, watched, *planted = sys.argv[1:]
+if planted:
+    plant(eval(f"lambda: {planted[0]}"))
 before = told(there)
 os.chroot(root)
 os.chdir("/")
@@ -211,13 +222,36 @@ def test_a_replay_asks_nothing_of_the_machine_that_it_runs_on(fleet: Path, tmp_p
         (root / name).write_text(text)
     (root / "proc/self").mkdir(parents=True)
     (root / "proc/self/statm").write_text("100000 0 0 0 0 0 0")
-    watched = "watched" if kind == "empty" else "as it is"
-    done = subprocess.run(
-        [sys.executable, "-c", ELSEWHERE, str(captures), str(root), watched],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
+    done = replay_elsewhere(captures, root, "watched" if kind == "empty" else "as it is")
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout == "3 answers are the same\n"
+
+
+def replay_elsewhere(captures: Path, root: Path, watched: str, *planted: str) -> subprocess.CompletedProcess[str]:
+    """Replay captures on this machine and then below another root, with a planted read."""
+    words = [sys.executable, "-c", ELSEWHERE, str(captures), str(root), watched, *planted]
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=300)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, for chroot")
+@pytest.mark.parametrize(
+    "planted",
+    [
+        "os.path.exists('/etc/hostname')",
+        "os.readlink('/proc/1/root')",
+        "os.listdir('/etc')",
+        "open('/etc/hostname').close()",
+        "socket.socket(socket.AF_UNIX).connect('/run/docker.sock')",
+        "subprocess.run(['/bin/true'])",
+    ],
+)
+def test_a_read_of_the_machine_that_is_no_query_is_found(fleet: Path, tmp_path: Path, planted: str) -> None:
+    captures = tmp_path / "root" / "captures"
+    captures.mkdir(parents=True)
+    file = min(fleet.iterdir())
+    (captures / file.name).write_bytes(file.read_bytes())
+    (tmp_path / "root/proc/self").mkdir(parents=True)
+    (tmp_path / "root/proc/self/statm").write_text("100000 0 0 0 0 0 0")
+    done = replay_elsewhere(captures, tmp_path / "root", "watched", planted)
+    assert done.returncode != 0
+    assert "the machine is asked: " in done.stderr

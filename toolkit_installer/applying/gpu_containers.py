@@ -23,6 +23,7 @@ from toolkit_installer.errors import InstallerError
 from toolkit_installer.node import descriptors, idling, processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, flag_value
+from toolkit_installer.node.queries import Query
 from toolkit_installer.node.root import Root
 from toolkit_installer.node.trust import TrustLevel
 from toolkit_installer.planning import toolkit_users
@@ -76,6 +77,7 @@ class _UninspectableProcess(msgspec.Struct, frozen=True):
     pid: int
 
 
+@Query()
 def find_busy_reasons(node: Node, folder: str, *, by_default: bool) -> BusyReasons:
     """Return what keeps the node from being idle. Raises no expected error but Stopped.
 

@@ -25,6 +25,7 @@ from toolkit_installer.errors import InstallerError
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, flag_value, root_of
+from toolkit_installer.node.queries import Query
 from toolkit_installer.node.trust import TrustLevel
 from toolkit_installer.planning import toolkit_users
 from toolkit_installer.planning.toolkit_users import MONITOR, RUNTIME_FILE, SHIM, TASKS, Bundle, is_same_file, read_text
@@ -192,6 +193,7 @@ class _UninspectableError(Exception):
     """A process that may be the engine's cannot be inspected; the message says why."""
 
 
+@Query(ignored=("inspection",), os_errors=True)
 def find_running_containers(node: Node, name: EngineName, inspection: Inspection, folder: str) -> RunningContainers:
     """Return the engine's running containers; `folder` is the toolkit's. Raises NodeError, OSError."""
     live, engine = inspection.live, inspection.process

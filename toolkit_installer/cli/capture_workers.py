@@ -23,12 +23,13 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from toolkit_installer.cli.options import build
 from toolkit_installer.errors import ConfigurationError, InstallerError, UsageError
-from toolkit_installer.fleet import archive, record
+from toolkit_installer.fleet import archive
 from toolkit_installer.fleet.archive import Archive
+from toolkit_installer.fleet.capture import DamagedError, NotCapturedError
 from toolkit_installer.fleet.forecast import Refusal
-from toolkit_installer.fleet.record import DamagedError, NotCapturedError
 from toolkit_installer.fleet.values import NotReadableError
 from toolkit_installer.node.reading import read_bounded
+from toolkit_installer.run import preload
 from toolkit_installer.settings import Program, Settings
 
 MOST_SECONDS: Final = 10
@@ -291,7 +292,7 @@ def each_capture(
     `lost` makes the result if the work exceeds the limits of a capture: from the item, the capture's path if known, and
     the refusal.
     """
-    record.prepare()
+    preload.import_all()  # the children share what is imported
 
     def refused(one: _Given, path: str | None, reason: str) -> _Made:
         return lost(one, path, make_refusal(ConfigurationError(reason, path=path, hint=_DAMAGED)))

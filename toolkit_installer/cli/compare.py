@@ -25,8 +25,8 @@ from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines.detect import own_container
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
 from toolkit_installer.fleet import compare as comparing
-from toolkit_installer.fleet import record
 from toolkit_installer.fleet.archive import Archive
+from toolkit_installer.fleet.capture import NotCapturedError, Replayer
 from toolkit_installer.fleet.compare import (
     After,
     Before,
@@ -40,7 +40,6 @@ from toolkit_installer.fleet.compare import (
     Text,
 )
 from toolkit_installer.fleet.forecast import Refusal
-from toolkit_installer.fleet.record import NotCapturedError, Player
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning.plan import find_moved_engine, find_superseded
 from toolkit_installer.planning.prepare import Prepared
@@ -66,7 +65,7 @@ def inspect_after(found: Archive, path: str) -> tuple[After, Standing]:
     """Return a node after the rollout, and its status. Raises InstallerError if it cannot be replayed at all."""
     files = comparing.files_of(found, path)
     settings = capture_workers.build_settings(found.given, found.environment, path)
-    with record.played_by(Player(found)):
+    with Replayer(found).replaying():
         node = Node(found.root, found.programs_root, whole=found.whole)
         try:
             receipt = _receipt(node, settings)
@@ -132,7 +131,7 @@ def inspect_before(found: Archive, path: str, later: Archive) -> tuple[Before, f
     aside: frozenset[str] = frozenset()
     try:
         settings = _settings(found, later)
-        with record.played_by(Player(found)):
+        with Replayer(found).replaying():
             node = Node(found.root, found.programs_root, whole=found.whole)
             aside = _list_own_paths(node, settings, _receipt(node, settings))
             seen = dry_run.simulate_run(settings, node).seen

@@ -19,11 +19,11 @@ from toolkit_installer.cli.options.table import OPTIONS
 from toolkit_installer.cli.output import OutputError
 from toolkit_installer.engines.detect import own_container
 from toolkit_installer.errors import ConfigurationError, UsageError
-from toolkit_installer.fleet import archive, record, seams
+from toolkit_installer.fleet import archive, capture
 from toolkit_installer.fleet.archive import Archive
-from toolkit_installer.fleet.masking import Hiding
-from toolkit_installer.fleet.record import Recorder
-from toolkit_installer.node import machine
+from toolkit_installer.fleet.capture import Recorder
+from toolkit_installer.fleet.masking import KeyedMasker
+from toolkit_installer.node import machine, queries
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning.prepare import prepare
 from toolkit_installer.receipt import trust
@@ -106,16 +106,16 @@ def write_capture(
     `given` are the option texts that the settings are made from, `key_file` a file with the key for stand-ins.
     Raises UsageError, OutputError, and ConfigurationError if querying an engine would start it.
     """
-    hiding = None if keep_secrets else Hiding(_read_key(key_file))
+    masker = None if keep_secrets else KeyedMasker(_read_key(key_file))
     require_new_file(path)
     recorder = Recorder()
-    with log.suppress_lines(), record.recorded_by(recorder):
-        seams.observe(node, settings, _show)
+    with log.suppress_lines(), queries.intercepted(recorder):
+        capture.query_everything(node, settings, _show)
     for place, why in recorder.unread.items():
         log.get().warning(
             "A part of the node could not be captured", key="capture-part-missing", file=place, reason=why
         )
-    answers, digests = recorder.recorded(hiding, node.root.folder)
+    answers, digests = recorder.mask_answers(masker, node.root.folder)
     known = {variable for option in OPTIONS for variable in option.variables}
     head = Archive(
         schema=archive.SCHEMA,
@@ -130,7 +130,7 @@ def write_capture(
         unread=recorder.unread,
         secrets_kept=keep_secrets,
         answers={},
-        key="" if hiding is None else hiding.name,
+        key="" if masker is None else masker.key_name,
     )
     packed = archive.packed(head, answers)
     write(path, packed)

@@ -21,8 +21,8 @@ from toolkit_installer.cli.show_plan import Planned
 from toolkit_installer.documents import diff
 from toolkit_installer.engines.detect import own_container
 from toolkit_installer.errors import ExitCode, InstallerError
-from toolkit_installer.fleet import record
 from toolkit_installer.fleet.archive import Archive
+from toolkit_installer.fleet.capture import NotCapturedError, Replayer
 from toolkit_installer.fleet.forecast import (
     OUTCOMES,
     Fleet,
@@ -37,7 +37,6 @@ from toolkit_installer.fleet.forecast import (
     Supposition,
     diffs,
 )
-from toolkit_installer.fleet.record import NotCapturedError, Player
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning.plan import EngineFacts
 from toolkit_installer.reporting import diagnosis
@@ -216,32 +215,32 @@ def _lost(path: str, _capture: str | None, refusal: Refusal) -> Outcome:
 
 def _replay_capture(path: str, how: ReplayOptions) -> Outcome:
     """Return what a run would do on the node of a capture."""
-    name, player, illnesses = path, None, None
+    name, replayer, illnesses = path, None, None
     try:
         with capture_workers.apply_limits(path):
             found = capture_workers.read_capture(path)
-            name, player = found.node, Player(found, how.here, how.versions)
-            illnesses = _illnesses(found, path, player)
-            return msgspec.structs.replace(_plan_node(found, path, how, player), illnesses=illnesses)
+            name, replayer = found.node, Replayer(found, how.here, how.versions)
+            illnesses = _illnesses(found, path, replayer)
+            return msgspec.structs.replace(_plan_node(found, path, how, replayer), illnesses=illnesses)
     except InstallerError as error:
         refusal = capture_workers.make_refusal(error)
     except NotCapturedError as error:
         refusal = Refusal(str(error), _CAPTURE_AGAIN, int(ExitCode.USAGE), _NOT_CAPTURED)
-    supposed = _supposed(player, player.captured) if player is not None else ()
+    supposed = _supposed(replayer, replayer.captured) if replayer is not None else ()
     return Outcome(name, path, refusal=refusal, supposed=supposed, illnesses=illnesses)
 
 
-def _illnesses(found: Archive, path: str, player: Player) -> tuple[IllnessFinding, ...] | None:
+def _illnesses(found: Archive, path: str, replayer: Replayer) -> tuple[IllnessFinding, ...] | None:
     """Return what `diagnose` finds on the node, None if the capture lacks it. Raises InstallerError."""
     settings = capture_workers.build_settings(found.given, found.environment, path)
     try:
-        with record.played_by(player):
+        with replayer.replaying():
             return diagnosis.diagnose(Node(found.root, found.programs_root, whole=found.whole), settings).findings
     except NotCapturedError:
         return None
 
 
-def _plan_node(found: Archive, path: str, how: ReplayOptions, player: Player) -> Outcome:
+def _plan_node(found: Archive, path: str, how: ReplayOptions, replayer: Replayer) -> Outcome:
     """Return what a run would do on the node. Raises InstallerError, NotCapturedError."""
     given = {**found.given, **how.options}
     if build.DESTINATION in how.given:  # it replaces the flag, too
@@ -250,7 +249,7 @@ def _plan_node(found: Archive, path: str, how: ReplayOptions, player: Player) ->
         given.pop(build.DESTINATION, None)
     settings = capture_workers.build_settings(given, found.environment, path)
     quiet = contextlib.nullcontext() if how.debug else log.suppress_lines()
-    with quiet, record.played_by(player):
+    with quiet, replayer.replaying():
         node = Node(found.root, found.programs_root, whole=found.whole)
         own_container.refuse_own_container(node, settings, own_container.list_requested_folders(settings))
         holds = dry_run.find_running_installer(settings, node)
@@ -268,8 +267,8 @@ def _plan_node(found: Archive, path: str, how: ReplayOptions, player: Player) ->
         impact=_impact(planned),
         at_work=holds is not None,
         systems=tuple(map(_system, seen.seen.facts.engines)) if seen.seen is not None else (),
-        untried=tuple(player.untried),
-        supposed=_supposed(player, [engine.name for engine in planned.engines]),
+        untried=tuple(replayer.untried),
+        supposed=_supposed(replayer, [engine.name for engine in planned.engines]),
         incomplete=bool(found.unread),
     )
 
@@ -282,10 +281,12 @@ def _system(engine: EngineFacts) -> str:
     return f"{name}{whose}, not running" if live is None else f"{name} {live.version}{whose}"
 
 
-def _supposed(player: Player, engines: Iterable[str]) -> tuple[Supposed, ...]:
+def _supposed(replayer: Replayer, engines: Iterable[str]) -> tuple[Supposed, ...]:
     """Return those of these engines that were planned for with an assumed version."""
     return tuple(
-        Supposed(name, player.versions[name], player.captured.get(name)) for name in engines if name in player.versions
+        Supposed(name, replayer.versions[name], replayer.captured.get(name))
+        for name in engines
+        if name in replayer.versions
     )
 
 

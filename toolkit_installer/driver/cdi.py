@@ -17,6 +17,7 @@ from toolkit_installer.errors import DriverNotReadyError, PayloadError
 from toolkit_installer.node import root
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.programs import CompletedProgram, ProgramError, ProgramTimeoutError, run
+from toolkit_installer.node.queries import Query, Secrecy
 from toolkit_installer.node.reading import Tree
 from toolkit_installer.settings import ToolkitSettings
 from toolkit_installer.toolkit.payload import CDI_HOOK, CTK, Payload
@@ -60,12 +61,13 @@ class SpecificationGenerator:
         self._dev_root = root.real(driver.dev_seen_at)
 
     @property
-    def asked(self) -> str:
+    def inputs(self) -> str:
         """The settings that the specification depends on, in one line."""
         cdi = self._settings.cdi
         places = (self._settings.folder, self._root, self._driver.root, self._dev_root, self._driver.dev_root)
         return " ".join((cdi.kind, *places, f"control_nodes={cdi.control_nodes}"))
 
+    @Query()
     def missing_nodes(self) -> tuple[str, ...]:
         """Return the control device nodes to create, by the paths that the installer sees.
 
@@ -100,6 +102,7 @@ class SpecificationGenerator:
             folder=posixpath.join(self._dev_root, "dev"),
         )
 
+    @Query(secrecy=Secrecy.TEXT)
     def specification(self, *, nodes_to_come: bool = False) -> bytes | None:
         """Return the specification as YAML, with the node's paths.
 

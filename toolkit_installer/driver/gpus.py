@@ -15,6 +15,7 @@ import msgspec
 from toolkit_installer.driver import roots
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.queries import Query
 from toolkit_installer.node.reading import Reader
 from toolkit_installer.settings import ToolkitSettings
 
@@ -74,6 +75,7 @@ class Gpus(msgspec.Struct, frozen=True):
         return "; ".join(self.words)
 
 
+@Query()
 def find_gpus(node: Node) -> Gpus:
     """Return the GPUs that the node's PCI bus, device tree and device nodes show.
 

@@ -13,6 +13,7 @@ from toolkit_installer.errors import ConfigurationError, DriverNotReadyError, In
 from toolkit_installer.events import EventKind, publish
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import PATH, ProgramError, Programs, ProgramTimeoutError
+from toolkit_installer.node.queries import Query
 from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.settings import AUTO, ToolkitSettings
 from toolkit_installer.toolkit.payload import LIBRARY_FOLDERS
@@ -124,6 +125,7 @@ def is_automatic(toolkit: ToolkitSettings) -> bool:
     return AUTO in (toolkit.driver_root, toolkit.driver_root_ctr_path, toolkit.dev_root, toolkit.dev_root_ctr_path)
 
 
+@Query(ignored=("seconds",))
 def find_driver(node: Node, toolkit: ToolkitSettings, seconds: float = PROOF_SECONDS) -> DriverSearch:
     """Search the configured root, or else the usual roots in order, for a driver that is usable now.
 
@@ -206,6 +208,7 @@ def _program(programs: Programs) -> str | None:
     return path
 
 
+@Query()
 def _seen_at(node: Node, toolkit: ToolkitSettings, place: Driver) -> str:
     """Return where the installer sees a root of the node: the configured path, else the first that has nvidia-smi."""
     candidates = _candidates(node, toolkit, place)
@@ -238,6 +241,7 @@ def _views(node: Node, root: str) -> list[str]:
     return [*mounted, on_node]
 
 
+@Query()
 def _complete_roots(node: Node, toolkit: ToolkitSettings, place: Driver, seen_at: str) -> Driver:
     """Return a driver's roots. The device root is the driver root if that has a dev/, else the node's."""
     own = os.path.isdir(os.path.join(seen_at, "dev"))

@@ -1,9 +1,9 @@
-"""A capture as one file: what was asked of a node and answered, compressed, in a form with a number. Pure.
+"""The file of a capture: a node's answers to queries, compressed, in a numbered format. Pure.
 
-Whoever reads one has it from somebody else. It has no names of files to unpack, so that there is nowhere that one could
-lead; what it says is read by its form alone, and has limits before anything is made of it.
+A capture comes from somebody else. It contains no names of files to unpack, so that none could lead out of a folder;
+its content is decoded by types alone, within limits that are checked first.
 
-What was asked at a seam, in one line: by it an answer is kept, and found again. Pure.
+The arguments of a query are one line, by which its answer is stored and found.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from toolkit_installer.driver.cdi import SpecificationGenerator
 from toolkit_installer.driver.roots import Driver
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.fleet.values import Answer, RawAnswer
+from toolkit_installer.fleet.values import CapturedAnswer, RawAnswer
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.places import PathTranslator
 from toolkit_installer.node.processes import Process
@@ -29,15 +29,15 @@ from toolkit_installer.node.root import Root
 from toolkit_installer.settings import ToolkitSettings
 
 SCHEMA: Final = 1
-"""The form's number. A newer one may mean what this program does not know."""
+"""The number of the format. A newer one may contain what this program does not know."""
 SUFFIX: Final = ".capture"
 LONGEST: Final = 16 << 20
 """Bytes of a file; most have a hundredth of it."""
 _LONGEST_READ: Final = 96 << 20
-"""Bytes of what is in it. An engine's file may have four millions of them, and is kept with its copies."""
+"""Bytes of the decompressed content. An engine's file may have four millions, and is captured with its copies."""
 _MOST: Final = 200_000
 """Answers. A node with a thousand containers gives a few thousand."""
-_MOST_SEAMS: Final = 1000
+_MOST_QUERIES: Final = 1000
 _MOST_TEXTS: Final = 1000
 """Options, variables, and texts of an option."""
 _LONGEST_TEXT: Final = 128 * 1024
@@ -47,7 +47,7 @@ _LONGEST_NAME: Final = 253
 _MAGIC: Final = b"toolkit-installer capture\n"
 _LEVEL: Final = 9
 _CHECK: Final = hashlib.sha256
-"""What stands before the compressed text, and tells whether it is whole: the last bits of such a text say nothing."""
+"""The checksum before the compressed text: damage to the last bits of such a text shows in no other way."""
 _CHECKED: Final = 32
 _AGAIN: Final = "capture the node again"
 _HEADS: Final = {0xDE: 2, 0xDF: 4}
@@ -65,52 +65,52 @@ _Many = msgspec.Meta(max_length=_MOST)
 
 
 class Archive(msgspec.Struct, frozen=True):
-    """What a capture has. `answers`: by the seam, and by what was asked there."""
+    """The content of a capture. `answers` are by the query's name, and by its arguments."""
 
     schema: int
     version: _Name
     """Of the program that made it."""
     node: _Name
-    """What the node is called."""
+    """The node's name."""
     given: Annotated[dict[str, _Texts], _Some]
-    """The texts of the options that the capture was given, by their names; what is replayed has them too."""
+    """The texts of the options of `capture`, by their names; a replay uses them too."""
     environment: Annotated[dict[str, _Text], _Some]
-    """The variables that it was given, of those that stand for options."""
+    """The environment variables of `capture` that stand for options."""
     root: _Text
     programs_root: _Text
     whole: bool
     digests: Annotated[dict[str, str], _Many]
-    """What stands for the SHA-256 of contents as they are on the node, by that of what stands for the contents here."""
+    """Substitutes for the SHA-256 of contents on the node, by the SHA-256 of the masked contents here."""
     unread: Annotated[dict[str, str], _Many]
-    """What could not be read, and why."""
+    """Paths that could not be read, with the reasons."""
     secrets_kept: bool
     answers: dict[str, dict[str, RawAnswer]]
     key: str = ""
-    """What the key is called that stand-ins and digests were made with; empty where secrets are kept."""
+    """The name of the key that placeholders and digests were made with; empty if secrets are kept."""
 
 
 class _Packed(Archive, frozen=True):
-    """The same before its answers are decoded: how many there are is looked at first."""
+    """The same before its answers are decoded: they are counted first."""
 
-    answers: Annotated[dict[str, msgspec.Raw], msgspec.Meta(max_length=_MOST_SEAMS)]  # type: ignore[assignment]
+    answers: Annotated[dict[str, msgspec.Raw], msgspec.Meta(max_length=_MOST_QUERIES)]  # type: ignore[assignment]
 
 
 class _Written(msgspec.Struct, frozen=True):
-    """The fields of an archive that is written."""
+    """The fields of an archive to write."""
 
     head: Archive
-    answers: Mapping[str, Mapping[str, Answer]]
+    answers: Mapping[str, Mapping[str, CapturedAnswer]]
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """What an archive of any form has."""
+    """The fields of an archive of any format."""
 
     schema: int
     version: str = "unknown"
 
 
-def packed(head: Archive, answers: Mapping[str, Mapping[str, Answer]]) -> bytes:
-    """Return the file of a capture; the same values make the same bytes. `answers` are what `head` has none of."""
+def packed(head: Archive, answers: Mapping[str, Mapping[str, CapturedAnswer]]) -> bytes:
+    """Return the file of a capture; the same values make the same bytes. `answers` replace those of `head`."""
     fields = {name: getattr(head, name) for name in head.__struct_fields__}
     body = msgspec.msgpack.encode(fields | {"answers": answers})
     text = zlib.compress(body, _LEVEL)
@@ -118,7 +118,7 @@ def packed(head: Archive, answers: Mapping[str, Mapping[str, Answer]]) -> bytes:
 
 
 def read(content: bytes, path: str) -> Archive:
-    """Return the capture that a file holds. Raises ConfigurationError, with the file and the reason."""
+    """Return the capture in a file. Raises ConfigurationError with the file and the reason."""
     try:
         return _read(content)
     except _UnusableError as error:
@@ -129,7 +129,7 @@ _ANSWERS: Final = msgspec.msgpack.Decoder(dict[str, RawAnswer])
 
 
 class _UnusableError(Exception):
-    """A file that is no capture, or one that cannot be used."""
+    """A file that is no capture, or an unusable one."""
 
     def __init__(self, why: str, remedy: str = _AGAIN) -> None:
         super().__init__(why)
@@ -155,17 +155,17 @@ def _read(content: bytes) -> Archive:
         count = sum(map(_length, found.answers.values()))
         if count > _MOST:
             raise _UnusableError(f"has {count} answers, and no node gives more than {_MOST}")
-        answers = {seam: _ANSWERS.decode(packed) for seam, packed in found.answers.items()}
+        answers = {name: _ANSWERS.decode(packed) for name, packed in found.answers.items()}
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise _UnusableError(f"is damaged: {error}") from error
     fields = {name: getattr(found, name) for name in found.__struct_fields__}
-    if any("\0" in text for text in _told(found)):
+    if any("\0" in text for text in _list_settings(found)):
         raise _UnusableError("is damaged: one of its options, or its name, has a NUL")
     return Archive(**{**fields, "answers": answers})
 
 
-def _told(found: Archive) -> Iterator[str]:
-    """Yield the texts that say how a node is planned for."""
+def _list_settings(found: Archive) -> Iterator[str]:
+    """Yield the texts on which a plan for the node depends."""
     yield from (found.node, found.root, found.programs_root, *found.environment, *found.environment.values())
     for name, texts in found.given.items():
         yield from (name, *texts)
@@ -203,30 +203,30 @@ _OPEN_FILE: Final = rb"(?<=/self/fd/)[0-9]+"
 
 
 def sha256(content: bytes) -> str:
-    """Return the SHA-256 of a content as it is asked with: not what a player says that it is on the node."""
+    """Return the SHA-256 of a content as it is here, also inside a replay."""
     return hashlib.sha256(content).hexdigest()
 
 
-def line(arguments: list[Any]) -> str:
-    """Return what tells one question at a seam from another. Raises TypeError for what no seam is asked."""
+def make_line(arguments: list[Any]) -> str:
+    """Return the line for the arguments of a query. Raises TypeError for an argument that no query has."""
     return _BETWEEN.join(map(_word, arguments))
 
 
-def parts(asked: str) -> list[str]:
-    """Return the arguments in a line, as they are written there."""
-    return asked.split(_BETWEEN)
+def split_line(line: str) -> list[str]:
+    """Return the arguments in a line, as texts."""
+    return line.split(_BETWEEN)
 
 
-def shown(name: str, asked: str) -> str:
-    """Return in words what was asked, for people."""
-    said = ", ".join(part.replace(_WITHIN, " ") for part in parts(asked) if part)
-    return f"{name} of {said}" if said else name
+def describe_line(name: str, line: str) -> str:
+    """Return a query and its arguments in words."""
+    words = ", ".join(part.replace(_WITHIN, " ") for part in split_line(line) if part)
+    return f"{name} of {words}" if words else name
 
 
-class Run(msgspec.Struct, frozen=True):
-    """A program that is run: its root, its words, its input, and what is in the files that it inherits.
+class ProgramRun(msgspec.Struct, frozen=True):
+    """A program run: its root, its words, its input, and the contents of the files that it inherits.
 
-    Their numbers are whatever was free: each is known by its place among them.
+    The numbers of these files are accidental: each file is identified by its position among them.
     """
 
     root: str
@@ -234,8 +234,8 @@ class Run(msgspec.Struct, frozen=True):
     texts: tuple[bytes, ...]
 
     @classmethod
-    def of(cls, root: str, command: Sequence[str], given: bytes, kept: Mapping[int, bytes]) -> Run:
-        """`kept`: what is in the files that it inherits, by their numbers."""
+    def of(cls, root: str, command: Sequence[str], given: bytes, kept: Mapping[int, bytes]) -> ProgramRun:
+        """Return the run of `command` with the input `given`; `kept` are the contents of inherited files, by number."""
         places = {number: index for index, number in enumerate(kept)}
 
         def named(match: re.Match[bytes]) -> bytes:
@@ -248,7 +248,7 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def line(self) -> str:
-        """What tells it from others."""
+        """The line of its arguments."""
         return _BETWEEN.join([self.root, _WITHIN.join(self.words), *(sha256(each) for each in self.texts if each)])
 
 
@@ -268,15 +268,15 @@ _WORDS: Final[tuple[tuple[type | tuple[type, ...], Callable[[Any], str]], ...]] 
         ),
     ),
     (Driver, lambda value: _WITHIN.join((value.root, value.seen_at, value.dev_root, value.dev_seen_at))),
-    (SpecificationGenerator, lambda value: value.asked),
+    (SpecificationGenerator, lambda value: value.inputs),
     ((list, tuple), lambda value: _WITHIN.join(map(_word, value))),
     (Collection, lambda value: _WITHIN.join(sorted(map(_word, value)))),
 )
-"""How what a seam is asked with is written, by its type; the first that fits counts."""
+"""The text of an argument, by its type; the first matching row counts."""
 
 
 def _word(value: Any) -> str:
     for kind, written in _WORDS:
         if isinstance(value, kind):
             return written(value)
-    raise TypeError(f"a seam is asked with a {type(value).__name__}")
+    raise TypeError(f"a query has an argument of type {type(value).__name__}")

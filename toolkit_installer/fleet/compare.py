@@ -496,7 +496,7 @@ def _sorted(groups: dict[_Key, list[str]]) -> list[tuple[_Key, tuple[str, ...]]]
 
 
 READ: Final = "node.reading.Reader.read_file"
-"""The seam at which files of the node are read whole."""
+"""The query that reads a file of the node."""
 
 
 def files_of(archive: Archive, path: str) -> dict[str, Text]:
@@ -506,11 +506,11 @@ def files_of(archive: Archive, path: str) -> dict[str, Text]:
     """
     found: dict[str, Text] = {}
     for line, raw in archive.answers.get(READ, {}).items():
-        folder, *asked = archive_of.parts(values.unescaped(line))
+        folder, *asked = archive_of.split_line(values.unescape(line))
         if folder != archive.root or len(asked) != 1:
             continue
         try:
-            file = values.read(raw, Found | None)
+            file = values.decode(raw, Found | None)
         except NotReadableError as error:
             raise ConfigurationError(f"is damaged: {READ}: {error}", path=path) from error
         except (InstallerError, OSError):

@@ -1,9 +1,9 @@
-"""What seams answer, as values that a file can hold, and back: by the types that the functions say they return.
+"""Answers to queries as values that a file can hold, and back, by the types that the query functions return.
 
-An answer may be an error as well: those of this program, by their class, and those of the system. A file names classes
-of errors alone, and only those that are here: nothing that it says is imported, or called.
+An answer may be an error as well: the program's own errors by their class, and those of the system. A file names
+classes of errors only, and only existing ones: nothing that it names is imported or called.
 
-Which answers a node can give. Their types were checked when they were decoded; here are their ranges.
+Decoding checks the types of answers; the ranges here refuse values that no node gives.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from __future__ import annotations
 import enum
 import math
 import os
-import posixpath
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
@@ -23,7 +22,8 @@ from toolkit_installer.driver.roots import Driver
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import CompletedProgram
-from toolkit_installer.node.reading import CONFIG_LIMIT, FileIdentity, Found, Metadata
+from toolkit_installer.node.queries import are_user_ids, is_canonical, is_pid, is_time
+from toolkit_installer.node.reading import CONFIG_LIMIT, FileIdentity, Found, Metadata, fits_config
 from toolkit_installer.planning.files_naming import Naming
 from toolkit_installer.planning.other_installer import OtherInstaller
 
@@ -39,8 +39,8 @@ _MOST_NUMBER: Final = 4095
 _MOST_LINES: Final = 1 << 32
 
 
-class Failure(msgspec.Struct, frozen=True, array_like=True):
-    """An error: the name of its class, and what it says. `more` are further fields of its class."""
+class CapturedError(msgspec.Struct, frozen=True, array_like=True):
+    """An error: the name of its class, and its fields."""
 
     kind: str
     reason: str = ""
@@ -50,37 +50,37 @@ class Failure(msgspec.Struct, frozen=True, array_like=True):
     number: int = 0
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
-    """What a seam answered: a value, or a failure. `escaped`: its texts have what is no text."""
+class CapturedAnswer(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True):
+    """The answer to a query: a value or an error. `escaped`: its texts contain escapes (`escape`)."""
 
     value: Any = None
-    failure: Failure | None = None
+    failure: CapturedError | None = None
     escaped: bool = False
 
 
 class RawAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """The same as it is read from a file; the value is read when somebody asks for it."""
+    """An answer as read from a file: its value is decoded when it is needed."""
 
     value: msgspec.Raw = msgspec.Raw(b"\xc0")
-    failure: Failure | None = None
+    failure: CapturedError | None = None
     escaped: bool = False
 
 
 class NotReadableError(Exception):
-    """What a file says is no value of the kind that a seam answers."""
+    """A file contains no value of the type that a query returns."""
 
 
-def failure_of(error: InstallerError | OSError) -> Failure:
-    """Return an error as a value."""
+def encode_error(error: InstallerError | OSError) -> CapturedError:
+    """Return an error as a value that a file can hold."""
     if isinstance(error, InstallerError):
         number = getattr(error, "number", 0)
-        return Failure(type(error).__name__, error.reason, error.path, error.line, error.hint, number)
+        return CapturedError(type(error).__name__, error.reason, error.path, error.line, error.hint, number)
     path = error.filename if isinstance(error.filename, str) else None
-    return Failure(_SYSTEM, error.strerror or str(error), path, number=error.errno or 0)
+    return CapturedError(_SYSTEM, error.strerror or str(error), path, number=error.errno or 0)
 
 
-def error_of(failure: Failure) -> InstallerError | OSError:
-    """Return the error that a value was made of. Raises NotReadableError for a class that there is not."""
+def decode_error(failure: CapturedError) -> InstallerError | OSError:
+    """Return the error that was encoded. Raises NotReadableError for an unknown class or a field out of range."""
     if not 0 <= failure.number <= _MOST_NUMBER or (failure.line is not None and not 1 <= failure.line <= _MOST_LINES):
         raise NotReadableError("an error with a number or a line out of range")
     if any("\0" in word for word in _words(failure)):
@@ -92,88 +92,90 @@ def error_of(failure: Failure) -> InstallerError | OSError:
         raise NotReadableError(f"there is no error {failure.kind[:80]!r}")
     try:
         error = kind(failure.reason, path=failure.path, line=failure.line, hint=failure.hint)
-    except TypeError as wrong:  # it is made of something else, and no seam raises it
+    except TypeError as wrong:  # its constructor takes other arguments: no query raises it
         raise NotReadableError(f"no node answers the error {failure.kind}") from wrong
     if failure.number:
         vars(error)["number"] = failure.number
     return error
 
 
-def built(value: Any) -> Any:
+def encode(value: Any) -> Any:
     """Return a value as objects, arrays, texts, bytes and numbers."""
     if isinstance(value, os.stat_result):  # a tuple, which would lose the nanoseconds
         return [getattr(value, name) for name in (*_FIELDS, *_TIMES)]
-    return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=_built)
+    return msgspec.to_builtins(value, builtin_types=(bytes,), enc_hook=_encode_hook)
 
 
-def made(value: Any, kind: Any) -> Any:
-    """Return the value of that type. Raises NotReadableError."""
+def _convert(value: Any, kind: Any) -> Any:
+    """Return the value as one of that type. Raises NotReadableError."""
     try:
-        return msgspec.convert(value, kind, builtin_types=(bytes,), dec_hook=_made)
+        return msgspec.convert(value, kind, builtin_types=(bytes,), dec_hook=_decode_hook)
     except (msgspec.ValidationError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise NotReadableError(str(error)) from error
 
 
-def read(raw: RawAnswer, kind: Any) -> Any:
-    """Return what a seam answered, of that type. Raises NotReadableError, and the error that it answered."""
+def decode(raw: RawAnswer, kind: Any) -> Any:
+    """Return the answer, of that type, or raise the error that it is. Raises NotReadableError."""
     if raw.failure is not None:
-        raise error_of(raw.failure if not raw.escaped else _failure(raw.failure, unescaped))
+        raise decode_error(raw.failure if not raw.escaped else _map_error(raw.failure, unescape))
     try:
         if raw.escaped:
-            value = made(each(msgspec.msgpack.decode(raw.value), unescaped), kind)
+            value = _convert(map_texts(msgspec.msgpack.decode(raw.value), unescape), kind)
         else:
-            value = msgspec.msgpack.decode(raw.value, type=kind, dec_hook=_made)
+            value = msgspec.msgpack.decode(raw.value, type=kind, dec_hook=_decode_hook)
     except (msgspec.DecodeError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise NotReadableError(str(error)) from error
-    if (why := fault(value)) is not None:
+    if (why := find_fault(value)) is not None:
         raise NotReadableError(f"{why}, which no node answers")
     return value
 
 
-def packed(answer: Answer) -> Answer:
-    """Return an answer whose texts a file can hold."""
-    if not any(map(_needs_escape, texts(answer.value))) and not any(map(_needs_escape, _words(answer.failure))):
+def escape_answer(answer: CapturedAnswer) -> CapturedAnswer:
+    """Return an answer with its texts escaped, if a file cannot hold them as they are."""
+    if not any(map(_needs_escape, _iterate_texts(answer.value))) and not any(
+        map(_needs_escape, _words(answer.failure))
+    ):
         return answer
-    failure = None if answer.failure is None else _failure(answer.failure, escaped)
-    return Answer(each(answer.value, escaped), failure, escaped=True)
+    failure = None if answer.failure is None else _map_error(answer.failure, escape)
+    return CapturedAnswer(map_texts(answer.value, escape), failure, escaped=True)
 
 
-def texts(value: Any) -> Iterator[str]:
-    """Yield all texts in a value, those that name its fields as well."""
+def _iterate_texts(value: Any) -> Iterator[str]:
+    """Yield all texts in a value, the names of its fields included."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):
         for key, item in value.items():
-            yield from texts(key)
-            yield from texts(item)
+            yield from _iterate_texts(key)
+            yield from _iterate_texts(item)
     elif isinstance(value, (list, tuple)):
         for item in value:
-            yield from texts(item)
+            yield from _iterate_texts(item)
 
 
-def each(value: Any, change: Any) -> Any:
-    """Return a value in which every text is what `change` makes of it, and so are the names of its fields."""
+def map_texts(value: Any, change: Any) -> Any:
+    """Return a value with `change` applied to every text, the names of its fields included."""
     if isinstance(value, str):
         return change(value)
     if isinstance(value, dict):
-        return {each(key, change): each(item, change) for key, item in value.items()}
-    return [each(item, change) for item in value] if isinstance(value, (list, tuple)) else value
+        return {map_texts(key, change): map_texts(item, change) for key, item in value.items()}
+    return [map_texts(item, change) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-def escaped(text: str) -> str:
-    """Return a text without lone surrogates, from which `unescaped` makes it again."""
+def escape(text: str) -> str:
+    """Return a text with its lone surrogates escaped."""
     if not _needs_escape(text):
         return text
     return "".join(_ESCAPE + chr(ord(each) - _FIRST_SURROGATE) if _is_odd(each) else each for each in text)
 
 
-def unescaped(text: str) -> str:
-    """Return the text that `escaped` was given. Raises NotReadableError for one that it does not make."""
+def unescape(text: str) -> str:
+    """Return the text that was escaped. Raises NotReadableError for an escape that stands for nothing."""
     first, *rest = text.split(_ESCAPE)
-    return first + "".join(map(_unescaped_part, rest))
+    return first + "".join(map(_unescape_part, rest))
 
 
-def _unescaped_part(part: str) -> str:
+def _unescape_part(part: str) -> str:
     character = chr(ord(part[0]) + _FIRST_SURROGATE) if part and ord(part[0]) < _FIRST_SURROGATE else ""
     if not character or not _is_odd(character):
         raise NotReadableError("a text with an escape that stands for nothing")
@@ -188,17 +190,17 @@ def _needs_escape(text: str) -> bool:
     return not text.isascii() and any(map(_is_odd, text))
 
 
-def _words(failure: Failure | None) -> Iterable[str]:
-    return texts([failure.reason, failure.path, failure.hint]) if failure is not None else ()
+def _words(failure: CapturedError | None) -> Iterable[str]:
+    return _iterate_texts([failure.reason, failure.path, failure.hint]) if failure is not None else ()
 
 
-def _failure(failure: Failure, change: Any) -> Failure:
-    return Failure(
+def _map_error(failure: CapturedError, change: Any) -> CapturedError:
+    return CapturedError(
         failure.kind,
         change(failure.reason),
-        each(failure.path, change),
+        map_texts(failure.path, change),
         failure.line,
-        each(failure.hint, change),
+        map_texts(failure.hint, change),
         failure.number,
     )
 
@@ -213,15 +215,15 @@ def _classes() -> dict[str, type[InstallerError]]:
     return found
 
 
-def _built(value: Any) -> Any:
-    """Return what stands for a value that is none of msgspec's."""
+def _encode_hook(value: Any) -> Any:
+    """Return the encoded form of a value of a type that msgspec does not know."""
     if isinstance(value, (InstallerError, OSError)):
-        return list(msgspec.structs.astuple(failure_of(value)))
-    raise NotImplementedError(f"a seam answers a {type(value).__name__}")
+        return list(msgspec.structs.astuple(encode_error(value)))
+    raise NotImplementedError(f"a query returns a {type(value).__name__}")
 
 
-def _made(kind: type, value: Any) -> Any:
-    """Return a value that is none of msgspec's from what stands for it. Raises NotReadableError, ValueError."""
+def _decode_hook(kind: type, value: Any) -> Any:
+    """Return the value of a type that msgspec does not know. Raises NotReadableError, ValueError."""
     if kind is os.stat_result:
         numbers = msgspec.convert(value, tuple[(int,) * len(_FIELDS + _TIMES)])  # type: ignore[misc]
         *plain, rdev = numbers[: len(_FIELDS)]
@@ -232,7 +234,7 @@ def _made(kind: type, value: Any) -> Any:
             dict(zip(_TIMES, times, strict=True)) | dict(zip(_SECONDS, seconds, strict=True)) | {"st_rdev": rdev},
         )
     if issubclass(kind, InstallerError):
-        return error_of(msgspec.convert(value, Failure))
+        return decode_error(msgspec.convert(value, CapturedError))
     raise NotReadableError(f"no {kind.__name__} can be read")
 
 
@@ -243,13 +245,9 @@ _MOST_VALUES: Final = 200_000
 """In one answer. A folder of the node may have many names; nothing else comes near."""
 _DEEPEST: Final = 100
 """Levels of objects and arrays in an answer; an engine's have ten."""
-_MOST_PID: Final = 1 << 22
-"""PID_MAX_LIMIT (proc_sys_kernel(5))."""
 _MOST_STATUS: Final = 255
 _MOST_SIGNAL: Final = 64
 _WORD, _LONG, _LONG_LONG = 1 << 32, 1 << 63, 1 << 64
-_LATEST: Final = 1 << 40
-"""Seconds since the epoch: beyond the year 30,000, which clocks and calendars can still write."""
 _MOST_MODE: Final = 0o177777
 _MOST_BITS: Final = 0o7777
 _KINDS: Final = {
@@ -262,8 +260,8 @@ _PLAIN: Final = (
 )
 
 
-def fault(value: Any) -> str | None:
-    """Return why no node gives this answer, None for one that a node can give."""
+def find_fault(value: Any) -> str | None:
+    """Return why no node gives this answer, None if a node can give it."""
     pending = [(value, 0)]
     count = 0
     while pending:
@@ -273,14 +271,14 @@ def fault(value: Any) -> str | None:
             return f"an answer of more than {_MOST_VALUES} values"
         if depth > _DEEPEST:
             return f"an answer of more than {_DEEPEST} levels"
-        if (why := _fault_of(item)) is not None:
+        if (why := _find_own_fault(item)) is not None:
             return why
-        pending.extend((each, depth + 1) for each in _within(item))
+        pending.extend((each, depth + 1) for each in _list_parts(item))
     return None
 
 
-def _fault_of(value: Any) -> str | None:
-    """Return why no node answers this value, whatever is in it."""
+def _find_own_fault(value: Any) -> str | None:
+    """Return why no node gives this value, regardless of the values in it."""
     if isinstance(value, str):
         return "a text with a NUL" if "\0" in value else None
     rule = _RULES.get(type(value))
@@ -289,14 +287,14 @@ def _fault_of(value: Any) -> str | None:
     return None if isinstance(value, _PLAIN) else f"a {type(value).__name__}"
 
 
-def _within(value: Any) -> Iterable[Any]:
+def _list_parts(value: Any) -> Iterable[Any]:
     if isinstance(value, CompletedProgram):  # a program may print a NUL
         return ()
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.astuple(value)
     if isinstance(value, dict):
         return [*value.keys(), *value.values()]
-    # the numbers of a status were looked at together
+    # the numbers of a status are checked together
     return value if isinstance(value, (list, tuple, set, frozenset)) and type(value) is not os.stat_result else ()
 
 
@@ -307,7 +305,7 @@ def _status(value: os.stat_result) -> bool:
     return (
         0 <= value.st_mode <= _MOST_MODE
         and stat.S_IFMT(value.st_mode) in _KINDS
-        and _users(value.st_uid, value.st_gid)
+        and are_user_ids((value.st_uid, value.st_gid))
         and all(0 <= each < _LONG_LONG for each in (value.st_dev, value.st_ino, value.st_nlink, value.st_rdev))
         and 0 <= value.st_size < _LONG
         and _times(value.st_atime_ns, value.st_mtime_ns, value.st_ctime_ns)
@@ -315,7 +313,7 @@ def _status(value: os.stat_result) -> bool:
 
 
 def _metadata(value: Metadata) -> bool:
-    return 0 <= value.mode <= _MOST_BITS and _users(value.uid, value.gid)
+    return 0 <= value.mode <= _MOST_BITS and are_user_ids((value.uid, value.gid))
 
 
 def _identity(value: FileIdentity) -> bool:
@@ -324,10 +322,6 @@ def _identity(value: FileIdentity) -> bool:
         and 0 <= value.size < _LONG
         and _times(value.mtime_ns, value.ctime_ns)
     )
-
-
-def _users(*numbers: int) -> bool:
-    return all(0 <= each < _WORD for each in numbers)
 
 
 def _times(*nanoseconds: int) -> bool:
@@ -353,7 +347,7 @@ _RULES: Final[Mapping[type, Callable[[Any], bool]]] = {
     os.stat_result: _status,
     Metadata: _metadata,
     FileIdentity: _identity,
-    Found: lambda value: is_path(value.path) and len(value.content) <= CONFIG_LIMIT,
+    Found: lambda value: is_canonical(value.path) and fits_config(value.content),
     Process: _process,
     CompletedProgram: lambda value: -_MOST_SIGNAL <= value.status <= _MOST_STATUS,
     OtherInstaller: lambda value: is_pid(value.pid),
@@ -361,68 +355,3 @@ _RULES: Final[Mapping[type, Callable[[Any], bool]]] = {
     Naming: lambda value: 1 <= value.line <= CONFIG_LIMIT,
     Driver: _driver,
 }
-
-_OF_DOCKER: Final[Mapping[str, type]] = {
-    **dict.fromkeys(("DefaultRuntime", "OperatingSystem", "ServerVersion"), str),
-    **dict.fromkeys(("CDISpecDirs", "SecurityOptions"), list),
-    "ContainersRunning": int,
-    "LiveRestoreEnabled": bool,
-    "Runtimes": dict,
-}
-
-# --- ranges of plain values, for the seams that answer them ---
-
-
-def is_path(value: str) -> bool:
-    """Tell whether a path is canonical, as far as its text shows."""
-    return value.startswith("/") and not value.startswith("//") and posixpath.normpath(value) == value
-
-
-def is_path_if_any(value: str | None) -> bool:
-    """Tell whether a path, if there is one, is absolute."""
-    return value is None or value.startswith("/")
-
-
-def are_names(value: list[str]) -> bool:
-    """Tell whether these can be the names in a folder."""
-    return all(each and "/" not in each and each not in {".", ".."} for each in value)
-
-
-def is_pid(value: int) -> bool:
-    """Tell whether a process can have this number."""
-    return 1 <= value <= _MOST_PID
-
-
-def is_pid_if_any(value: int | None) -> bool:
-    """Tell whether this is None, a process's number, or the 0 that stands for one outside of the PID namespace."""
-    return value is None or value == 0 or is_pid(value)
-
-
-def are_processes(value: list[tuple[int, str]]) -> bool:
-    """Tell whether these can be processes' numbers and names."""
-    return all(is_pid(pid) for pid, _ in value)
-
-
-def are_users(value: Iterable[int]) -> bool:
-    """Tell whether these can be users' numbers."""
-    return _users(*value)
-
-
-def is_time(value: float) -> bool:
-    """Tell whether a clock can show these seconds."""
-    return 0 <= value <= _LATEST
-
-
-def is_word(value: int) -> bool:
-    """Tell whether this is a number of 31 bits, or the -1 that says that it is not known."""
-    return -1 <= value < _WORD >> 1
-
-
-def is_dockers(value: Mapping[str, Any]) -> bool:
-    """Tell whether dockerd's fields are of the types that its API has (system information)."""
-    return all(value.get(name) is None or type(value[name]) is kind for name, kind in _OF_DOCKER.items())
-
-
-def is_config(value: bytes | None) -> bool:
-    """Tell whether a content is no larger than a file that is read may be."""
-    return value is None or len(value) <= CONFIG_LIMIT

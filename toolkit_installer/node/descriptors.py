@@ -11,12 +11,15 @@ import msgspec
 
 from toolkit_installer.node import processes, signals, trust
 from toolkit_installer.node.processes import Process
+from toolkit_installer.node.queries import Query
+from toolkit_installer.node.reading import fits_config
 from toolkit_installer.node.root import Root
 
 _UNIX_FIELDS = 8
 """Number of fields in a line of /proc/net/unix for a socket that has a name."""
 
 
+@Query()
 def list_bound_sockets(pid: int) -> list[str] | None:
     """Return the paths of the unix sockets that the process has bound, None if unknown.
 
@@ -39,6 +42,7 @@ def list_bound_sockets(pid: int) -> list[str] | None:
         return None
 
 
+@Query()
 def list_open_files(process: Process) -> list[str]:
     """Return the paths of the files that a process has open, as the process sees them; none if they cannot be read.
 
@@ -52,6 +56,7 @@ def list_open_files(process: Process) -> list[str]:
         return []
 
 
+@Query(is_valid=fits_config)
 def content(pid: int, name: str, limit: int) -> bytes | None:
     """Return the first `limit` bytes of the file that a process has open as `name`, None if it has no such file open.
 

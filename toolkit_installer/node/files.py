@@ -21,6 +21,7 @@ import struct
 from collections.abc import Callable, Container
 
 from toolkit_installer.errors import ExitCode, InstallerError
+from toolkit_installer.node.queries import Query
 from toolkit_installer.node.reading import FileIdentity, Found, Metadata
 from toolkit_installer.node.root import NodeError, Root, Tolerated, attempt, mount_id, opened
 from toolkit_installer.node.writing import NO_RENAMEAT2, Writer, entry_exists, own_metadata
@@ -33,6 +34,7 @@ _NO_FLAGS = (errno.ENOTTY, errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS, errno.E
 _LONG = struct.Struct("l")
 
 
+@Query()
 def find_obstacle(root: Root, path: str) -> NodeError | None:
     """Return the error that replacing or creating the file at the canonical `path` would raise, None if none.
 

@@ -19,6 +19,7 @@ from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, In
 from toolkit_installer.node import processes, trust
 from toolkit_installer.node.files import Files
 from toolkit_installer.node.owners import refuse_if_others_write
+from toolkit_installer.node.queries import Query, is_pid_if_any
 from toolkit_installer.node.root import NodeError, Tolerated, attempt, opened
 from toolkit_installer.node.trust import TrustLevel
 from toolkit_installer.node.writing import temporary_name
@@ -328,6 +329,7 @@ def _write_pid(files: Files, fd: int, path: str) -> None:
         raise NodeError.of(error, path, "write the PID file") from error
 
 
+@Query(is_valid=is_pid_if_any)
 def find_instance(files: Files, path: str) -> int | None:
     """Return the PID of the instance that holds the PID file, None if none does. Raises NodeError.
 

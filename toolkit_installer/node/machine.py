@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.queries import Query, is_time
 from toolkit_installer.node.reading import read_bounded
 from toolkit_installer.node.root import attempt
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     import datetime as dt
 
 
+@Query()
 def architecture() -> str:
     """Return the machine's architecture as in uname(2), such as "x86_64"."""
     return os.uname().machine
@@ -64,12 +66,14 @@ _STARTED = 22 - 3
 """Index of a process's start among the fields after its name."""
 
 
+@Query()
 def boot_id() -> str:
     """Return the id of this boot (random(4)). Raises NodeError."""
     with attempt("read it", _BOOT_ID), open(_BOOT_ID, encoding="ascii", newline="\n") as stream:
         return stream.read().strip()
 
 
+@Query()
 def boot() -> str:
     """Return a text that changes with every boot of the node. Raises NodeError.
 
@@ -82,16 +86,19 @@ def boot() -> str:
     return f"{boot_id()}/{fields[_STARTED].decode()}"
 
 
+@Query(is_valid=is_time)
 def boot_seconds() -> float:
     """Return the seconds since this boot, suspended time included (CLOCK_BOOTTIME)."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
+@Query(recorded=False)
 def monotonic() -> float:
     """Return the seconds of a clock that cannot be set, for time limits."""
     return time.monotonic()
 
 
+@Query(is_valid=is_time)
 def now() -> float:
     """Return the seconds since 1970 by the node's clock, which can be set: for times that people read and give."""
     return time.time()

@@ -11,6 +11,7 @@ import os
 import stat
 
 from toolkit_installer.errors import ConfigurationError
+from toolkit_installer.node.queries import Query, are_user_ids
 
 ACCESS_LIST = "system.posix_acl_access"
 """The attribute that holds an access control list (acl(5)). With one, the group's bits are its mask, which applies to
@@ -25,6 +26,7 @@ _DEBIAN = "etc/debian_version"
 """On other systems the number belongs to another group."""
 
 
+@Query(is_valid=are_user_ids)
 def list_trusted_users() -> frozenset[int]:
     """Return the users that are trusted when something is to be run: root and the installer's own user."""
     return frozenset({0, os.geteuid()})

@@ -20,6 +20,7 @@ from functools import cached_property
 import msgspec
 
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.queries import Query, is_absolute_if_any
 from toolkit_installer.node.root import INIT_ROOT, NodeError, Root
 
 _DELETED = "//deleted"
@@ -131,11 +132,13 @@ class NodeView(msgspec.Struct, frozen=True):
     table: tuple[Mount, ...]
 
 
+@Query()
 def is_marked_as_container() -> bool:
     """Return whether the program that created this container marked it as one."""
     return any(os.path.lexists(mark) for mark in _MARKS) or any(os.environ.get(name) for name in _VARIABLES)
 
 
+@Query()
 def is_system(folder: str) -> bool:
     """Return whether a folder looks like the `/` of a whole system."""
     return all(os.path.isdir(f"{folder}/{part}") for part in ("proc", "usr", "etc")) and any(
@@ -148,6 +151,7 @@ def own_table() -> tuple[Mount, ...]:
     return _read(_OWN_TABLE)
 
 
+@Query()
 def has_other_root_than_init() -> bool:
     """Return whether the first process is known to have another `/`: this is a container among the node's processes."""
     try:
@@ -179,6 +183,7 @@ class PathTranslator:
     def __init__(self, node: Node) -> None:
         self.node = node
 
+    @Query(is_valid=is_absolute_if_any)
     def on_node(self, path: str) -> str | None:
         """Return the node's name of the file that is, or would be, at `path` here; None if it is unknown.
 
@@ -200,6 +205,7 @@ class PathTranslator:
                     return name
         return None
 
+    @Query(is_valid=is_absolute_if_any)
     def seen_here(self, path: str, *, given: bool = True) -> str | None:
         """Return where the node's file `path` is, or would be, here; None if it is not visible. Reads, never writes.
 
@@ -227,6 +233,7 @@ class PathTranslator:
         ]
         return min(found, key=lambda here: not self._is_writable(here)) if found else None
 
+    @Query(is_valid=is_absolute_if_any)
     def reachable(self, path: str) -> str | None:
         """Return a path to connect to the node's socket `path`, None if there is none: nothing is written there."""
         here = self.seen_here(path)

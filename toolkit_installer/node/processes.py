@@ -15,6 +15,7 @@ import psutil
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import reading, trust
 from toolkit_installer.node.calls import SystemCalls
+from toolkit_installer.node.queries import Query, Secrecy, are_pids_and_names, is_pid_if_any
 from toolkit_installer.node.reading import Reader
 from toolkit_installer.node.root import NodeError, Root, opened
 from toolkit_installer.node.trust import TrustLevel
@@ -96,6 +97,7 @@ class Process(msgspec.Struct, frozen=True):
         return self.pid, self.ticks
 
 
+@Query(secrecy=Secrecy.WORDS)
 def inspect_process(pid: int) -> Process | None:
     """Return the process `pid`, or None if it is gone, dead or untrusted, or may not be inspected."""
     try:
@@ -104,6 +106,7 @@ def inspect_process(pid: int) -> Process | None:
         return None
 
 
+@Query(secrecy=Secrecy.WORDS, os_errors=True)
 def inspect_visible(pid: int) -> Process | None:
     """Return the process `pid`, or None if it is gone, dead or untrusted.
 
@@ -194,6 +197,7 @@ def read_as(process: Process, path: str) -> bytes | None:
         raise NodeError(error.reason, path=path, hint=error.hint) from error
 
 
+@Query()
 def has_root(process: Process, root: Root) -> bool:
     """Return whether the process has `root` as its `/`: whether it is one of that node's own."""
     try:
@@ -202,6 +206,7 @@ def has_root(process: Process, root: Root) -> bool:
         return False  # it ended meanwhile, or may not be inspected
 
 
+@Query(is_valid=is_pid_if_any)
 def parent_of(process: Process) -> int | None:
     """Return the PID of the process's parent, None if the process is gone, 0 if the parent is not visible here."""
     try:
@@ -224,6 +229,7 @@ def list_pids() -> list[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdecimal()]
 
 
+@Query(secrecy=Secrecy.JSON)
 def environment(process: Process) -> dict[str, str]:
     """Return the environment variables with which the process was started; none if they cannot be read."""
     try:
@@ -281,6 +287,7 @@ def clear_cached_names() -> None:
     _NameCache.names = None
 
 
+@Query(is_valid=are_pids_and_names)
 def names() -> list[tuple[int, str]]:
     """Return PID and name of all processes that are visible here; inside `cache_names`, the cached ones."""
     if _NameCache.names is not None:

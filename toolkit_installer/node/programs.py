@@ -24,6 +24,7 @@ import msgspec
 
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
 from toolkit_installer.node import signals, trust
+from toolkit_installer.node.queries import Query, Secrecy, is_absolute_if_any
 from toolkit_installer.node.root import NodeError, Root
 
 if TYPE_CHECKING:
@@ -347,10 +348,12 @@ class Programs:
         self.root = root
         self._path: tuple[str, ...] | None = None
 
+    @Query(is_valid=is_absolute_if_any)
     def find_program(self, name: str) -> str | None:
         """Return the node's path of the program `name`, or None."""
         return next((path for path in self._places(name) if self.runs(path)), None)
 
+    @Query()
     def refusal(self, name: str) -> ConfigurationError | None:
         """Return why the first existing program `name` is not run, None if none exists or it is run."""
         for path in self._places(name):
@@ -377,6 +380,7 @@ class Programs:
         """Return whether the node has a program at `path` that would be run."""
         return trust.is_program(self.root, path)
 
+    @Query(ignored=("seconds",), secrecy=Secrecy.TEXT)
     def run(
         self, command: Sequence[str], *, seconds: float, given: bytes = b"", keep: Sequence[int] = ()
     ) -> CompletedProgram:

@@ -23,6 +23,7 @@ import msgspec
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import signals
+from toolkit_installer.node.queries import Query, Secrecy, are_file_names, is_word_if_any
 from toolkit_installer.node.root import NodeError, Root, Tolerated, attempt, opened
 
 _Key = TypeVar("_Key")
@@ -69,6 +70,12 @@ def _cache(known: dict[_Key, _Value], key: _Key, value: _Value) -> None:
 
 CONFIG_LIMIT = 4 * 1024 * 1024
 """Bytes. A larger file is not accepted as a configuration file, whatever names it."""
+
+
+def fits_config(content: bytes | None) -> bool:
+    """Return whether a content, if any, is no larger than a configuration file may be."""
+    return content is None or len(content) <= CONFIG_LIMIT
+
 
 _LARGEST = 1024 * 1024 * 1024
 """Bytes. The largest library of a toolkit has a hundredth of it."""
@@ -152,6 +159,7 @@ class Reader:
         """Return the node's path with every symlink resolved. Raises NodeError."""
         return self.root.canonical(path)
 
+    @Query()
     def status(self, path: str) -> os.stat_result | None:
         """Return the stat of the file at `path`, symlinks followed beneath the root, or None. Raises NodeError."""
         with attempt("look at it", path), contextlib.suppress(*_ABSENT):
@@ -168,6 +176,7 @@ class Reader:
         status = self.status(path)
         return status is not None and stat.S_ISREG(status.st_mode) and bool(status.st_mode & 0o111)
 
+    @Query(is_valid=are_file_names)
     def list(self, path: str) -> list[str]:
         """Return the sorted names in a folder; none if it is absent."""
         with attempt("list it", path), contextlib.suppress(*_ABSENT):
@@ -207,6 +216,7 @@ class Reader:
         found = self.read_file(path)
         return None if found is None else found.content
 
+    @Query(ignored=("limit",), secrecy=Secrecy.TEXT)
     def read_file(self, path: str, limit: int = CONFIG_LIMIT) -> Found | None:
         """Read the regular file that `path` leads to, or return None if nothing is there.
 
@@ -243,6 +253,7 @@ class Reader:
             canonical = os.path.dirname(canonical)
         return found
 
+    @Query(is_valid=is_word_if_any)
     def mount_flags(self, path: str) -> int:
         """Return the flags (ST_RDONLY, ST_NOEXEC: statvfs(3)) of the file system that `path` is or will be on.
 
@@ -253,6 +264,7 @@ class Reader:
         with attempt("look at its file system", path):
             return os.statvfs(self.root.for_writers(there)).f_flag
 
+    @Query()
     def digest(self, path: str) -> str | None:
         """Return the SHA-256 of the file at `path` in hex, or None if no regular file is there. Raises NodeError.
 
@@ -272,6 +284,7 @@ class Reader:
                 signals.raise_if_pending()
         return digest.hexdigest() if left >= 0 else None
 
+    @Query()
     def link_target(self, path: str) -> str | None:
         """Return the target of the symlink at `path` itself, or None. Its folder is resolved. Raises NodeError."""
         place = self.in_folder(path)
@@ -279,6 +292,7 @@ class Reader:
             return os.readlink(self.root.outside(place))
         return None
 
+    @Query()
     def own_status(self, path: str) -> os.stat_result | None:
         """Return the stat of `path` itself (not of a symlink's target), or None. Raises NodeError."""
         with attempt("look at it", path), contextlib.suppress(*_ABSENT):
@@ -296,6 +310,7 @@ class Reader:
         return os.path.join(self.canonical(folder), name)
 
 
+@Query(ignored=("limit",), secrecy=Secrecy.TEXT, os_errors=True, is_valid=fits_config)
 def read_bounded(path: str, limit: int = CONFIG_LIMIT) -> bytes:
     """Return the content of a file of the installer's own file system, or of a process's under /proc.
 
@@ -357,6 +372,7 @@ class Tree(Reader):
         except NodeError:
             return None  # a symlink that loops leads nowhere
 
+    @Query(secrecy=Secrecy.PUBLIC, is_valid=fits_config)
     def read(self, path: str, limit: int = -1) -> bytes:
         """Return the first `limit` bytes of a file, all of them if negative. Raises NodeError."""
         place = self.outside(path)

@@ -13,28 +13,34 @@ from collections.abc import Iterator
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.owners import find_other_writers, list_trusted_groups, list_trusted_users
+from toolkit_installer.node.queries import Query, is_canonical, is_word_if_any
 
 
+@Query()
 def is_folder(path: str) -> bool:
     """Return whether a folder is at `path`, symlinks followed."""
     return os.path.isdir(path)
 
 
+@Query()
 def is_present(path: str) -> bool:
     """Return whether anything is at `path` itself, a dangling symlink included."""
     return os.path.lexists(path)
 
 
+@Query()
 def leads_to_file(path: str) -> bool:
     """Return whether anything is at `path`, symlinks followed."""
     return os.path.exists(path)
 
 
+@Query(is_valid=is_canonical)
 def real(path: str) -> str:
     """Return the path with every symlink resolved."""
     return os.path.realpath(path)
 
 
+@Query()
 def may_run(path: str) -> bool:
     """Return whether this process may execute the file at `path`."""
     return os.access(path, os.X_OK)
@@ -156,6 +162,7 @@ class Root:
                     return there
         return here
 
+    @Query(is_valid=is_canonical)
     def canonical(self, path: str) -> str:
         """Return the node's path with every symlink resolved; components that do not exist stay as they are.
 
@@ -283,6 +290,7 @@ class Root:
             raise
         return fd
 
+    @Query(os_errors=True, is_valid=is_word_if_any)
     def mount_of(self, path: str) -> int:
         """Return the id of the mount that the folder of the canonical `path` lies on. Raises OSError."""
         with self.parent(path) as (folder, _):

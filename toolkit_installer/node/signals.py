@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Final
 
+from toolkit_installer.node.queries import Query
+
 STOPPING: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGQUIT)
 HANDLED: Final = (*STOPPING, signal.SIGHUP)
 _LOOK_SECONDS: Final = 0.05
@@ -51,6 +53,7 @@ def raise_if_pending() -> None:
         raise Stopped(signal.Signals(min(pending)))
 
 
+@Query(recorded=False)
 def sleep(seconds: float) -> None:
     """Sleep. Raises Stopped as `raise_if_pending` does."""
     with interruptible():

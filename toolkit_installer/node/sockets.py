@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.node import signals, trust
 from toolkit_installer.node.owners import list_trusted_users
+from toolkit_installer.node.queries import Query, Secrecy
 from toolkit_installer.node.root import INIT_ROOT, NodeError, Root
 from toolkit_installer.node.trust import TrustLevel
 
@@ -50,6 +51,7 @@ def find_root_of(root: Root, path: str) -> tuple[Root, str]:
     )
 
 
+@Query()
 def refuse_untrusted(root: Root, path: str) -> None:
     """Raise UntrustedProcessError if an untrusted process created the listening unix socket; an absent one is fine.
 
@@ -83,6 +85,7 @@ def connect_to_trusted(root: Root, path: str, flag: str) -> socket.socket:
         return connection
 
 
+@Query(ignored=("greeting",), secrecy=Secrecy.WORDS, polled=True)
 def find_responding_process(root: Root, path: str, greeting: bytes) -> Process | None:
     """Return the process that responds on the node's unix socket; None if nothing responds, or it is not visible here.
 
@@ -152,6 +155,7 @@ def _refuse_untrusted_process(pid: int, user: int, path: str, flag: str = "--soc
         )
 
 
+@Query()
 def is_listening(root: Root, path: str) -> bool:
     """Return whether a trusted process listens on the node's unix socket, whether or not it responds."""
     try:

@@ -27,6 +27,7 @@ from toolkit_installer.node.owners import (
     list_trusted_users,
     refuse_if_others_write,
 )
+from toolkit_installer.node.queries import Query
 from toolkit_installer.node.root import Root, attempt, opened
 
 _GET_OWNER = 0xB704
@@ -55,6 +56,7 @@ def pin_process(pid: int) -> contextlib.AbstractContextManager[int]:
     return opened(f"/proc/{pid}", os.O_RDONLY | os.O_DIRECTORY)
 
 
+@Query()
 def find_trust_level(pid: int) -> TrustLevel:
     """Return how far the process `pid` is trusted."""
     try:
@@ -206,6 +208,7 @@ def program(root: Root, path: str) -> Iterator[int]:
         yield fd
 
 
+@Query()
 def is_program(root: Root, path: str) -> bool:
     """Return whether there is a program at the node's `path` that would be run."""
     try:

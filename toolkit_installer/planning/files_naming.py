@@ -32,6 +32,7 @@ from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerErro
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import PATH
+from toolkit_installer.node.queries import Query
 from toolkit_installer.node.reading import CachedReader, Reader
 from toolkit_installer.node.root import NodeError
 from toolkit_installer.receipt.schema import Receipt
@@ -66,6 +67,7 @@ class Naming(msgspec.Struct, frozen=True):
         return f"{self.file}:{self.line} names {self.path}"
 
 
+@Query(ignored=("known",))
 def find_naming_files(
     node: Node, folder: str, *, known: Iterable[str] = (), instead: Collection[str] = ()
 ) -> tuple[Naming, ...]:

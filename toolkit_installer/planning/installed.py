@@ -24,6 +24,7 @@ from toolkit_installer.engines.api import DesiredFile, EngineFile
 from toolkit_installer.errors import ConfigurationError, DriverNotReadyError, InstallerError, PayloadError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.reading import CachedReader, FileIdentity, Found, Tree, read_bounded, wait_for_file_clock
+from toolkit_installer.node.root import is_folder
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import SPECIFICATION_ROLE, Before, Content, Copy, FileRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
@@ -187,7 +188,7 @@ class _DamageFinder:
         """Return the payload as a run finds it, None if there is none: on the node itself, as a rule."""
         rpm = self._node.programs.find_program("rpm") is not None
         try:
-            root = payloads.source_root(self._settings.source_root, self._settings.package_type, rpm, os.path.isdir)
+            root = payloads.source_root(self._settings.source_root, self._settings.package_type, rpm, is_folder)
         except PayloadError:
             return None
         return Tree(root)

@@ -27,6 +27,7 @@ from toolkit_installer.errors import AlreadyRunningError, ConfigurationError
 from toolkit_installer.node import locks, processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
+from toolkit_installer.node.queries import Query
 from toolkit_installer.node.root import NodeError
 from toolkit_installer.receipt.schema import FILE as RECEIPT_FILE
 from toolkit_installer.receipt.schema import FOLDER as RECEIPT_FOLDER
@@ -122,6 +123,7 @@ class OtherInstaller(msgspec.Struct, frozen=True):
         return f"{self.program} (PID {self.pid})"
 
 
+@Query()
 def find_running(node: Node, install_dir: str) -> OtherInstaller | None:
     """Return another installer that works on the install folder, or that a usual PID file names, else None.
 

@@ -21,6 +21,7 @@ from toolkit_installer.errors import ConfigurationError, EngineDownError, Engine
 from toolkit_installer.node import files, owners, processes, signals
 from toolkit_installer.node import root as node_root
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.queries import Query
 from toolkit_installer.planning import other_installer
 from toolkit_installer.planning import plan as plan_of
 from toolkit_installer.planning.observe import observe
@@ -102,11 +103,17 @@ def preflight(node: Node, target: Target, facts: Facts, made: Plan) -> None:
             is_ours = handlers_of_ours(seen.request.toolkit_folder, seen.recorded)
             refuse_stranding(node, work, is_ours, "or keep the handlers" if goes else "or keep the handler's name")
         if work.changes or work.reload_why:
-            get_adapter(work.name).try_out(node, work.inspection, work.desired)
+            try_out(node, work)
     if target.settings.nri is not None:
         decide.refuse_without_nri(node)
     if not made.empty:
         require_places(node, target, made)
+
+
+@Query(recorded=False)
+def try_out(node: Node, work: EngineWork) -> None:
+    """Let the live daemon's own binary read the new configuration. Raises ConfigurationError if it refuses that."""
+    get_adapter(work.name).try_out(node, work.inspection, work.desired)
 
 
 def require_places(node: Node, target: Target, made: Plan, *, unchanged: bool = False) -> None:

@@ -34,6 +34,7 @@ from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes, sockets
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import flag_value
+from toolkit_installer.node.queries import Query
 from toolkit_installer.node.reading import Reader, read_bounded
 from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.node.trust import TrustLevel
@@ -62,6 +63,7 @@ def is_still_needed(node: Node, folder: str, engines: Sequence[EngineRecord]) ->
     return bool(found)
 
 
+@Query(ignored=("ours",))
 def list_users(node: Node, folder: str, ours: Mapping[str, Container[str]] | None = None) -> list[str]:
     """Return the containers and specifications that refer to the toolkit in `folder`, as text. Raises NodeError.
 

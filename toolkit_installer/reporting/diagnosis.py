@@ -31,6 +31,7 @@ from toolkit_installer.node import processes, sockets
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import root_of
 from toolkit_installer.node.programs import PATH
+from toolkit_installer.node.queries import Query
 from toolkit_installer.node.reading import Reader
 from toolkit_installer.node.root import NodeError, device_number, head, leads_to_file
 from toolkit_installer.planning import other_installer
@@ -84,6 +85,7 @@ _AT_WORK: Final = (EvidenceKind.KUBELET, EvidenceKind.OPTIONS, EvidenceKind.LIVE
 _LOOKS_LIKE_CRI: Final = (b"nvidia", b"runtimes", b"grpc.v1.cri", b"cri.v1.runtime")
 
 
+@Query(ignored=("settings",))
 def diagnose(node: Node, settings: Settings) -> Diagnosis:
     """Return the node's faults, and what could not be inspected."""
     with log.suppress_lines():

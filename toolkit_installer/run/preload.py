@@ -52,7 +52,7 @@ _READ_ONLY_NAMES = {
         "show_plan",
         "show_status",
     ),
-    "fleet": ("archive", "compare", "forecast", "masking", "record", "seams", "values"),
+    "fleet": ("archive", "capture", "compare", "forecast", "masking", "values"),
     "kubernetes": ("deletion",),
     "reporting": (
         "diagnosis",

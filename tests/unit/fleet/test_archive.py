@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.fleet import archive, values
 from toolkit_installer.fleet.archive import Archive
-from toolkit_installer.fleet.values import Answer, NotReadableError, RawAnswer
+from toolkit_installer.fleet.values import CapturedAnswer, NotReadableError, RawAnswer
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.reading import FileIdentity, Found, Metadata
 from toolkit_installer.node.root import NodeError
@@ -38,7 +38,7 @@ HEAD = Archive(
     secrets_kept=False,
     answers={},
 )
-ANSWERS = {"node.machine.now": {"": Answer(1.5)}}
+ANSWERS = {"node.machine.now": {"": CapturedAnswer(1.5)}}
 
 
 def body(**changed: Any) -> bytes:
@@ -60,7 +60,7 @@ def test_an_archive_is_read_as_written_and_the_same_values_make_the_same_bytes()
     assert content == archive.packed(HEAD, ANSWERS)
     found = archive.read(content, "x")
     assert msgspec.structs.replace(found, answers={}) == HEAD
-    assert values.read(found.answers["node.machine.now"][""], float) == 1.5
+    assert values.decode(found.answers["node.machine.now"][""], float) == 1.5
 
 
 # made when they are wanted: two are large
@@ -144,30 +144,30 @@ PROCESS = st.builds(
 )
 
 
-def kept(answer: Answer, kind: Any) -> Any:
+def kept(answer: CapturedAnswer, kind: Any) -> Any:
     """Return an answer as it comes back from a file."""
-    raw = msgspec.msgpack.decode(msgspec.msgpack.encode(values.packed(answer)), type=RawAnswer)
-    return values.read(raw, kind)
+    raw = msgspec.msgpack.decode(msgspec.msgpack.encode(values.escape_answer(answer)), type=RawAnswer)
+    return values.decode(raw, kind)
 
 
 @given(FOUND | st.none())
 def test_a_file_comes_back_as_it_was_read(found: Found | None) -> None:
-    assert kept(Answer(values.built(found)), Found | None) == found
+    assert kept(CapturedAnswer(values.encode(found)), Found | None) == found
 
 
 @given(PROCESS)
 def test_a_process_comes_back_as_it_was_seen(process: Process) -> None:
-    assert kept(Answer(values.built(process)), Process | None) == process
+    assert kept(CapturedAnswer(values.encode(process)), Process | None) == process
 
 
 @given(st.lists(NAMES))
 def test_names_come_back_whatever_bytes_they_have(names: list[str]) -> None:
-    assert kept(Answer(values.built(names)), list[str]) == names
+    assert kept(CapturedAnswer(values.encode(names)), list[str]) == names
 
 
 def test_a_status_comes_back_with_its_nanoseconds(tmp_path: Path) -> None:
     status = tmp_path.stat()
-    found = kept(Answer(values.built(status)), os.stat_result | None)
+    found = kept(CapturedAnswer(values.encode(status)), os.stat_result | None)
     assert found == status
     assert (found.st_mtime_ns, found.st_ctime_ns, found.st_dev) == (
         status.st_mtime_ns,
@@ -181,17 +181,17 @@ def test_an_error_comes_back_as_it_was_raised(reason: str, path: str) -> None:
     error = NodeError(reason, path=path, line=3, hint="do that")
     error.number = 13
     with pytest.raises(NodeError) as raised:
-        kept(Answer(failure=values.failure_of(error)), str)
+        kept(CapturedAnswer(failure=values.encode_error(error)), str)
     again = raised.value
     assert (again.reason, again.path, again.line, again.hint, again.number) == (reason, path, 3, "do that", 13)
 
 
 def test_a_file_names_no_class_but_those_of_errors() -> None:
     with pytest.raises(NotReadableError, match="there is no error 'system'"):
-        kept(Answer(failure=values.Failure("system", "rm")), str)
+        kept(CapturedAnswer(failure=values.CapturedError("system", "rm")), str)
 
 
 @pytest.mark.parametrize("value", [1, "x", [1], {"path": 1}, {"path": "/", "content": "text"}])
 def test_a_value_of_another_kind_is_not_taken(value: object) -> None:
     with pytest.raises(NotReadableError):
-        kept(Answer(value), Found)
+        kept(CapturedAnswer(value), Found)

@@ -37,33 +37,33 @@ QUESTIONS: dict[str, list[list[Any]]] = {
 
 @pytest.mark.parametrize("questions", QUESTIONS.values(), ids=QUESTIONS)
 def test_each_question_has_a_line_of_its_own(questions: list[list[Any]]) -> None:
-    lines = [archive.line(each) for each in questions]
+    lines = [archive.make_line(each) for each in questions]
     assert [(one, other) for one, other in itertools.combinations(lines, 2) if one == other] == []
-    assert lines == [archive.line(each) for each in questions]
+    assert lines == [archive.make_line(each) for each in questions]
     assert not any("\n" in each for each in lines)
 
 
 def test_the_order_counts_in_a_list_and_not_in_a_set() -> None:
-    assert archive.line([["b", "a"]]) != archive.line([("a", "b")])
-    assert archive.line([["b", "a"]]) == archive.line([("b", "a")])
-    assert archive.line([{"b", "a"}]) == archive.line([frozenset({"a", "b"})])
+    assert archive.make_line([["b", "a"]]) != archive.make_line([("a", "b")])
+    assert archive.make_line([["b", "a"]]) == archive.make_line([("b", "a")])
+    assert archive.make_line([{"b", "a"}]) == archive.make_line([frozenset({"a", "b"})])
 
 
 def test_what_no_seam_is_asked_with_is_an_error_and_no_line_that_differs_each_time() -> None:
-    with pytest.raises(TypeError, match="a seam is asked with a object"):
-        archive.line([object()])
+    with pytest.raises(TypeError, match="a query has an argument of type object"):
+        archive.make_line([object()])
 
 
 def test_a_question_is_shown_in_words() -> None:
-    line = archive.line(["/etc/a", ["b", "c"], ""])
-    assert archive.parts(line)[0] == "/etc/a"
-    assert archive.shown("read", line) == "read of /etc/a, b c"
-    assert archive.shown("names", archive.line([])) == "names"
+    line = archive.make_line(["/etc/a", ["b", "c"], ""])
+    assert archive.split_line(line)[0] == "/etc/a"
+    assert archive.describe_line("read", line) == "read of /etc/a, b c"
+    assert archive.describe_line("names", archive.make_line([])) == "names"
 
 
 def test_a_program_is_known_by_the_place_of_what_it_inherits_and_not_by_its_number() -> None:
     def run(number: int, text: bytes) -> str:
         words = ["/bin/x", f"/proc/self/fd/{number}"]
-        return archive.Run.of("/", words, b"see /proc/self/fd/%d" % number, {number: text}).line
+        return archive.ProgramRun.of("/", words, b"see /proc/self/fd/%d" % number, {number: text}).line
 
     assert run(7, b"a") == run(9, b"a") != run(7, b"b")

@@ -14,8 +14,8 @@ from tests.support import capture_mutations, fleet_captures
 from tests.support.quick import Few
 from toolkit_installer.cli import capture_workers, compare, replay
 from toolkit_installer.errors import ExitCode
-from toolkit_installer.fleet import record
 from toolkit_installer.fleet.forecast import Refusal
+from toolkit_installer.run import preload
 
 NODES = 6
 PATH = "/captures/node.capture"
@@ -38,7 +38,7 @@ class EndlessError(BaseException):
 def fleet(tmp_path_factory: pytest.TempPathFactory) -> list[bytes]:
     folder = tmp_path_factory.mktemp("fleet") / "captures"
     fleet_captures.make(folder, NODES, variants=1)
-    record.prepare()
+    preload.import_all()
     return [file.read_bytes() for file in sorted(folder.iterdir())]
 
 

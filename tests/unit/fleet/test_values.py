@@ -11,8 +11,8 @@ import pytest
 
 from toolkit_installer.applying.impact import RunningContainers
 from toolkit_installer.driver.roots import Driver
-from toolkit_installer.fleet import seams, values
-from toolkit_installer.fleet.values import Answer, Failure, NotReadableError, RawAnswer
+from toolkit_installer.fleet import values
+from toolkit_installer.fleet.values import CapturedAnswer, CapturedError, NotReadableError, RawAnswer
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import CompletedProgram
 from toolkit_installer.node.reading import CONFIG_LIMIT, FileIdentity, Found, Metadata
@@ -76,13 +76,13 @@ IMPOSSIBLE = {
 
 @pytest.mark.parametrize("name", POSSIBLE)
 def test_what_a_node_can_answer_is_taken(name: str) -> None:
-    assert values.fault(POSSIBLE[name]) is None
+    assert values.find_fault(POSSIBLE[name]) is None
 
 
 @pytest.mark.parametrize("name", IMPOSSIBLE)
 def test_what_no_node_answers_is_refused(name: str) -> None:
-    assert values.fault(IMPOSSIBLE[name])
-    assert values.fault([IMPOSSIBLE[name]])
+    assert values.find_fault(IMPOSSIBLE[name])
+    assert values.find_fault([IMPOSSIBLE[name]])
 
 
 @pytest.mark.parametrize("place", range(len(STATUS)))
@@ -106,63 +106,31 @@ def test_a_status_of_nothing_that_there_is_is_refused(mode: int) -> None:
 
 def test_a_status_of_a_real_file_is_taken(tmp_path: Path) -> None:
     for place in (tmp_path, Path("/dev/null"), Path("/proc/self/exe"), Path("/")):
-        assert values.fault(place.lstat()) is None
+        assert values.find_fault(place.lstat()) is None
 
 
 @pytest.mark.parametrize(
     "failure",
     [
-        Failure("OSError", number=-1),
-        Failure("OSError", number=1 << 62),
-        Failure("NodeError", "x", "/a", -1),
-        Failure("NodeError", "x", "/a", 1 << 40),
-        Failure("NodeError", "x", "/a\0b"),
-        Failure("NotServedError", "x"),
+        CapturedError("OSError", number=-1),
+        CapturedError("OSError", number=1 << 62),
+        CapturedError("NodeError", "x", "/a", -1),
+        CapturedError("NodeError", "x", "/a", 1 << 40),
+        CapturedError("NodeError", "x", "/a\0b"),
+        CapturedError("NotServedError", "x"),
     ],
     ids=str,
 )
-def test_an_error_that_no_node_leads_to_is_refused(failure: Failure) -> None:
+def test_an_error_that_no_node_leads_to_is_refused(failure: CapturedError) -> None:
     with pytest.raises(NotReadableError):
-        values.error_of(failure)
+        values.decode_error(failure)
 
 
 @pytest.mark.parametrize("text", ["\uf8fe", "\uf8fe\u3000", "\uf8fe\U0010ffff", "a\uf8fe\uf8fe"])
 def test_an_escape_that_stands_for_nothing_is_refused(text: str) -> None:
     with pytest.raises(NotReadableError):
-        values.unescaped(text)
-
-
-VALID: dict[str, tuple[Any, Any]] = {
-    "node.root.Root.canonical": ("/a", "a"),
-    "node.root.Root.mount_of": (-1, -2),
-    "node.reading.Reader.list": (["a"], ["a/b"]),
-    "node.reading.Reader.mount_flags": (0, 1 << 62),
-    "node.reading.read_bounded": (b"", bytes(CONFIG_LIMIT + 1)),
-    "node.reading.Tree.read": (b"", bytes(CONFIG_LIMIT + 1)),
-    "node.root.real": ("/", ""),
-    "node.places.PathTranslator.on_node": (None, "a"),
-    "node.places.PathTranslator.seen_here": ("/a", "a"),
-    "node.places.PathTranslator.reachable": ("/a", ""),
-    "node.owners.list_trusted_users": (frozenset({0}), frozenset({-1})),
-    "node.programs.Programs.find_program": (None, "runc"),
-    "node.processes.names": ([(1, "init")], [(-1, "init")]),
-    "node.processes.parent_of": (0, -1),
-    "node.descriptors.content": (None, bytes(CONFIG_LIMIT + 1)),
-    "node.locks.find_instance": (None, 1 << 30),
-    "node.machine.boot_seconds": (1.5, -1.0),
-    "node.machine.now": (1.5, 1e30),
-    "engines.docker.client.query_info": ({"Runtimes": {}, "DefaultRuntime": None}, {"Runtimes": "text"}),
-}
-
-
-def test_each_seam_with_a_range_of_its_own_refuses_what_is_beyond() -> None:
-    ranged = {str(seam): seam.valid for seam in seams.SEAMS if seam.valid is not None}
-    assert ranged.keys() == VALID.keys()
-    for name, valid in ranged.items():
-        good, bad = VALID[name]
-        assert valid(good), name
-        assert not valid(bad), name
+        values.unescape(text)
 
 
 def read(value: Any, kind: Any) -> Any:
-    return values.read(msgspec.msgpack.decode(msgspec.msgpack.encode(Answer(value)), type=RawAnswer), kind)
+    return values.decode(msgspec.msgpack.decode(msgspec.msgpack.encode(CapturedAnswer(value)), type=RawAnswer), kind)

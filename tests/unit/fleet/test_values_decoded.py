@@ -7,7 +7,7 @@ import pytest
 
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.fleet import values
-from toolkit_installer.fleet.values import Failure
+from toolkit_installer.fleet.values import CapturedError
 
 
 @pytest.mark.parametrize(
@@ -24,7 +24,7 @@ from toolkit_installer.fleet.values import Failure
 def test_an_error_of_which_a_file_says_less_has_no_place_and_no_remedy(
     said: list[object], path: str | None, line: int | None, hint: str | None
 ) -> None:
-    error = values.error_of(msgspec.convert(said, Failure))
+    error = values.decode_error(msgspec.convert(said, CapturedError))
     assert isinstance(error, InstallerError)
     assert (error.path, error.line, error.hint) == (path, line, hint)
     assert error.reason == (said[1] if len(said) > 1 else "")

@@ -16,6 +16,7 @@ from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes, programs, trust
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, flag_value, has_root, root_of
+from toolkit_installer.node.queries import Query
 from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.toolkit import payload
 
@@ -73,6 +74,7 @@ def refuse_hidden(process: Process | None, target: EngineTarget) -> None:
     )
 
 
+@Query()
 def place(process: Process, name: str) -> str:
     """Return the absolute path of the file that a process calls `name`, relative to its own working folder.
 
@@ -97,6 +99,7 @@ def place(process: Process, name: str) -> str:
     )
 
 
+@Query()
 def is_same_file(node: Node, process: Process, theirs: str, ours: str) -> bool | None:
     """Tell whether the file that a process calls `theirs` is the file called `ours` here; None if unknown.
 
@@ -114,6 +117,7 @@ def is_same_file(node: Node, process: Process, theirs: str, ours: str) -> bool |
     return _compared(node, process, theirs, ours, same)
 
 
+@Query()
 def is_in_folder(node: Node, process: Process, folder: str, ours: str) -> bool | None:
     """Tell whether `ours`, as it is called here, is a process's `folder` or lies in it; None: unknown.
 

@@ -16,6 +16,7 @@ from toolkit_installer.engines.common.serving import SILENCE, NoAnswerError, res
 from toolkit_installer.node import interpreter
 from toolkit_installer.node.coprocess import Coprocess
 from toolkit_installer.node.programs import ProgramError
+from toolkit_installer.node.queries import Query, Secrecy
 from toolkit_installer.node.root import Root
 
 _UNREACHABLE = "UNAVAILABLE: failed to connect to all addresses; "
@@ -48,6 +49,7 @@ class Pod(msgspec.Struct, frozen=True):
     annotations: dict[str, str] | None
 
 
+@Query(ignored=("seconds",), secrecy=Secrecy.JSON, polled=True)
 def query_status(root: Root, path: str, seconds: float) -> CriStatus:
     """Query the status of the CRI on the node's socket `path`. Raises NoAnswerError, Stopped."""
     answer = _query(root, path, seconds, "status", allowed=seconds * 2)
@@ -62,6 +64,7 @@ def query_status(root: Root, path: str, seconds: float) -> CriStatus:
     )
 
 
+@Query(ignored=("seconds",), secrecy=Secrecy.JSON, polled=True)
 def query_pods(root: Root, path: str, seconds: float) -> list[Pod]:
     """Return all pods of the CRI on the node's socket `path`, in at most `seconds`. Raises NoAnswerError, Stopped."""
     answer = _query(root, path, seconds, "pods", allowed=seconds)

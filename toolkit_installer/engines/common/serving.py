@@ -19,6 +19,7 @@ from toolkit_installer.node import machine, processes, signals
 from toolkit_installer.node.descriptors import list_bound_sockets
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, find_by_name, parent_of, read_as, root_of, send_signal
+from toolkit_installer.node.queries import Query
 from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.node.sockets import UntrustedProcessError, find_root_of, refuse_untrusted
 from toolkit_installer.settings import EngineName
@@ -72,6 +73,12 @@ def query_engine(engine: Engine, node: Node, socket: str, seconds: float) -> tup
         return None, error.reason
 
 
+@Query(recorded=False)
+def fetch_state(engine: Engine, node: Node, socket: str, seconds: float) -> LiveState:
+    """Return the state that the live engine reports, of which captures have the parts. Raises EngineSilentError."""
+    return engine.ask(node, socket, seconds)
+
+
 def wait_for_engine(engine: Engine, node: Node, socket: str, seconds: float) -> LiveState:
     """Query the engine; while a process runs that should serve the socket, retry for `seconds`.
 
@@ -82,7 +89,7 @@ def wait_for_engine(engine: Engine, node: Node, socket: str, seconds: float) -> 
     while True:
         remaining = deadline - machine.monotonic()
         try:
-            return engine.ask(node, socket, max(1.0, min(_QUERY_SECONDS, remaining)))
+            return fetch_state(engine, node, socket, max(1.0, min(_QUERY_SECONDS, remaining)))
         except EngineSilentError as error:
             processes.clear_cached_names()  # the engine may have started since
             starting = None if isinstance(error, EngineBrokenError) else find_process(node, engine.name, socket)
@@ -232,6 +239,7 @@ def _read_configured_sockets(process: Process) -> list[str] | None:
     return [address if isinstance(address, str) and address else usual_row(EngineName.CONTAINERD).socket]
 
 
+@Query()
 def is_same_socket(one: Root, path: str, other: Root, socket: str) -> bool:
     """Tell whether two paths, each in its own root, are or will be the same socket: its folder may be mounted twice."""
     try:

@@ -74,6 +74,7 @@ from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import sockets
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, read_as, root_of
+from toolkit_installer.node.queries import Query
 from toolkit_installer.node.reading import Reader
 from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
@@ -150,6 +151,7 @@ def _candidate_folders(node: Node, process: Process | None, folder: str) -> Iter
                 yield files, made, there
 
 
+@Query()
 def _is_same(one: Root, path: str, other: Root, folder: str) -> bool:
     try:
         return os.path.samefile(one.outside(one.canonical(path)), other.outside(other.canonical(folder)))

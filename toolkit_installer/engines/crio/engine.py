@@ -57,6 +57,7 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.places import PathTranslator
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import CompletedProgram, ProgramError, Programs
+from toolkit_installer.node.queries import Query
 from toolkit_installer.node.root import NodeError
 from toolkit_installer.settings import ConfigMode, EngineName, EngineSettings, ReloadMode
 
@@ -359,6 +360,7 @@ class Crio(Adapter[CrioInspection]):
         raise ConfigurationError("CRI-O is not signalled", hint="use --restart-mode systemd or none")
 
 
+@Query()
 def usual_socket(node: Node) -> str:
     """Return the usual socket's path as seen from here: below the node's mounted / if its own folder is not mounted.
 

@@ -34,6 +34,7 @@ from toolkit_installer.node.files import SWAP_SUFFIX, Files
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
 from toolkit_installer.node.programs import ProgramError
+from toolkit_installer.node.queries import Query, Secrecy
 from toolkit_installer.node.root import Root
 from toolkit_installer.node.signals import interruptible, limited
 from toolkit_installer.node.sockets import shorten_socket_path
@@ -240,6 +241,7 @@ def cdi_folders(runtime: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(map(str, runtime.get("cdi_spec_dirs") or ()))
 
 
+@Query(ignored=("seconds",), secrecy=Secrecy.TEXT, polled=True)
 def query_configuration(root: Root, path: str, seconds: float) -> bytes:
     """Return the response of `GET /config`, which `crio status` requests too: TOML. Raises NoAnswerError, Stopped."""
     resolve_socket(root, path)

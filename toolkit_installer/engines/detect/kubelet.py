@@ -23,6 +23,7 @@ from toolkit_installer.node import descriptors
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, find_by_name, flag_value, read_as, root_of
 from toolkit_installer.node.programs import ProgramError
+from toolkit_installer.node.queries import Query
 from toolkit_installer.node.root import NodeError
 from toolkit_installer.settings import EngineName
 
@@ -380,6 +381,7 @@ def _text(process: Process, path: str) -> str:
         return ""
 
 
+@Query()
 def _listed(process: Process, folder: str, ending: str | tuple[str, ...]) -> list[str]:
     """Return the files of a folder with one of the endings, sorted by name."""
     root = root_of(process)

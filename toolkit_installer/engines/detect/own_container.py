@@ -15,6 +15,7 @@ from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.errors import UsageError
 from toolkit_installer.node import places, processes
 from toolkit_installer.node.node import Node
+from toolkit_installer.node.queries import Query
 from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.settings import Settings
 
@@ -35,8 +36,8 @@ def refuse_own_container(
     refused in doubt: on a bare machine, in a container that runs an engine (it is the node, then), for a folder that is
     a mount, or if no other system is visible that could be the node.
     """
-    elsewhere = _is_inits_root_elsewhere()
-    if node.whole or not (_is_marked() or elsewhere):
+    elsewhere = places.has_other_root_than_init()
+    if node.whole or not (places.is_marked_as_container() or elsewhere):
         return
     own = next((folder for folder in folders if _is_on_own_root(node, folder)), None)
     if own is None or _is_engines_root(node):
@@ -56,7 +57,7 @@ def sees_node(node: Node) -> bool:
     """Tell whether the visible programs and devices are the node's, and not a container's."""
     if node.whole or node.programs.root.folder != "/":
         return True
-    return not (_is_marked() or _is_inits_root_elsewhere()) or _is_engines_root(node)
+    return not (places.is_marked_as_container() or places.has_other_root_than_init()) or _is_engines_root(node)
 
 
 def _is_engines_root(node: Node) -> bool:
@@ -84,16 +85,7 @@ def refuse_absent_root(settings: Settings) -> None:
         )
 
 
-def _is_marked() -> bool:
-    """Tell whether an engine has marked this system as a container."""
-    return places.is_marked_as_container()
-
-
-def _is_inits_root_elsewhere() -> bool:
-    """Tell whether PID 1 is known to see another `/`."""
-    return places.has_other_root_than_init()
-
-
+@Query()
 def _is_on_own_root(node: Node, folder: str) -> bool:
     """Tell whether a folder, or its nearest existing parent, is on the same mount as `/`."""
     place = node.files.canonical(folder)
@@ -111,10 +103,11 @@ def _systems(settings: Settings, driver_roots: Collection[str]) -> Iterator[str]
     # a driver's root may be the node's own `/`, mounted at the host root
     asked = (settings.toolkit.driver_root_ctr_path, settings.toolkit.driver_root)
     spared = {*_DRIVERS, *asked, *driver_roots} - {settings.host_root}
-    found = [place for place in _mounts() if place not in spared and _is_system(place)]
+    found = [place for place in _mounts() if place not in spared and places.is_system(place)]
     yield from sorted(found, key=lambda place: (place != settings.host_root, place.count("/"), place))
 
 
+@Query()
 def _mounts() -> list[str]:
     """Return the mount points that may be a node's `/`, without `/` itself."""
     return [
@@ -122,8 +115,3 @@ def _mounts() -> list[str]:
         for each in places.own_table()
         if each.place != "/" and posixpath.basename(each.place) not in _OF_ENGINES and not each.kind.startswith(_REMOTE)
     ]
-
-
-def _is_system(place: str) -> bool:
-    """Tell whether a whole system is visible at a path."""
-    return places.is_system(place)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import json
 import posixpath
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final
 
 from toolkit_installer import log
 from toolkit_installer.engines.api import LiveState
@@ -19,6 +20,7 @@ from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
+from toolkit_installer.node.queries import Query, Secrecy
 from toolkit_installer.node.root import Root
 from toolkit_installer.node.signals import interruptible, limited
 from toolkit_installer.node.sockets import shorten_socket_path
@@ -31,6 +33,27 @@ _LIMIT = 16 << 20
 """Bytes of a response."""
 
 
+_FIELD_TYPES: Final[Mapping[str, type]] = {
+    **dict.fromkeys(("DefaultRuntime", "OperatingSystem", "ServerVersion"), str),
+    **dict.fromkeys(("CDISpecDirs", "SecurityOptions"), list),
+    "ContainersRunning": int,
+    "LiveRestoreEnabled": bool,
+    "Runtimes": dict,
+}
+"""The fields that are read of dockerd's information, which has many more, with the types of its API."""
+
+
+def select_used_fields(info: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields of dockerd's information that are read."""
+    return {name: value for name, value in info.items() if name in _FIELD_TYPES}
+
+
+def has_field_types(info: Mapping[str, Any]) -> bool:
+    """Return whether dockerd's fields are of the types that its API has (system information)."""
+    return all(info.get(name) is None or type(info[name]) is kind for name, kind in _FIELD_TYPES.items())
+
+
+@Query(ignored=("seconds",), secrecy=Secrecy.JSON, polled=True, keep=select_used_fields, is_valid=has_field_types)
 def query_info(root: Root, path: str, seconds: float) -> dict[str, Any]:
     """Return the response of `GET /info` on the node's socket. Raises NoAnswerError, Stopped."""
     resolve_socket(root, path)

@@ -22,7 +22,7 @@ FOLDERS = ("/usr/local/nvidia",)
 def container(monkeypatch: pytest.MonkeyPatch) -> Callable[..., str]:
     """Return what tells why a marked container with these mounts is refused, "" where it is not."""
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
-    monkeypatch.setattr(own_container, "_is_inits_root_elsewhere", lambda: False)
+    monkeypatch.setattr(places, "has_other_root_than_init", lambda: False)
     monkeypatch.setattr(own_container, "_is_on_own_root", lambda *_: True)
     monkeypatch.setattr(processes, "find_by_name", lambda _: [])
 

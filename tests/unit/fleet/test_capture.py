@@ -9,11 +9,10 @@ import pytest
 
 from toolkit_installer.engines.docker import client
 from toolkit_installer.engines.docker.engine import Docker
-from toolkit_installer.fleet.seams import SEAMS
+from toolkit_installer.fleet import capture
 from toolkit_installer.node import sockets
 from toolkit_installer.node.node import Node
 
-KEPT = {str(seam): seam.keeps for seam in SEAMS if seam.keeps is not None}
 INFO: dict[str, Any] = {
     "CDISpecDirs": ["/etc/cdi"],
     "ContainersRunning": 3,
@@ -28,12 +27,6 @@ INFO: dict[str, Any] = {
 }
 
 
-def keep(seam: str, answer: Any) -> Any:
-    keeps = KEPT[seam]
-    assert keeps is not None
-    return keeps(answer)
-
-
 def test_of_dockers_answer_all_that_is_read_is_kept_and_nothing_else(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -43,7 +36,7 @@ def test_of_dockers_answer_all_that_is_read_is_kept_and_nothing_else(
         monkeypatch.setattr(client, "query_info", lambda *_: info)
         return Docker().ask(Node(str(tmp_path)), "/run/docker.sock", 1)
 
-    kept = keep("engines.docker.client.query_info", INFO)
+    kept = client.select_used_fields(INFO)
     assert found(kept) == found(INFO)
     for key in kept:
         assert found({name: value for name, value in kept.items() if name != key}) != found(INFO), key
@@ -51,7 +44,7 @@ def test_of_dockers_answer_all_that_is_read_is_kept_and_nothing_else(
 
 def test_of_an_environment_all_that_crio_and_rootless_engines_are_found_by_is_kept() -> None:
     read = {"HOME": "/root", "PATH": "/bin", "XDG_CONFIG_HOME": "/c", "CONTAINER_CONFIG": "/etc/crio/crio.conf"}
-    assert keep("node.processes.environment", {**read, "AWS_SECRET_ACCESS_KEY": "x", "LANG": "C"}) == read
+    assert capture.select_variables({**read, "AWS_SECRET_ACCESS_KEY": "x", "LANG": "C"}) == read
 
 
 def test_of_the_processes_all_are_kept_that_anything_is_looked_for_of() -> None:
@@ -59,4 +52,4 @@ def test_of_the_processes_all_are_kept_that_anything_is_looked_for_of() -> None:
     read += ["k3s", "k3s-server", "k3s-agent", "kubelite"]
     others = [(100 + number, name) for number, name in enumerate(["bash", "sshd", "python3", "a-containerd"])]
     named = list(enumerate(read))
-    assert keep("node.processes.names", [*named, *others]) == named
+    assert capture.select_processes([*named, *others]) == named
