@@ -52,7 +52,8 @@ def alone(base: Table, runtimes: Path, default: Path, changes: list[Change], *, 
     named, was = lookup(result, default), lookup(base, default)
     touched = any(change.path == default for change in changes)
     known = before if isinstance(before, dict) else {}
-    if as_default and not touched and was in known and was not in (after if isinstance(after, dict) else {}):
+    may_dangle = as_default or was in NAMES  # ours, or the name of a handler that somebody takes away with ours
+    if may_dangle and not touched and was in known and was not in (after if isinstance(after, dict) else {}):
         assert named == was
         result = apply_changes(result, (Remove(default),))  # no engine starts with a default that is not there
     return result

@@ -6,7 +6,7 @@ import difflib
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.support.random_edits import (
@@ -20,7 +20,7 @@ from tests.support.random_edits import (
     without_kept,
 )
 from toolkit_installer.documents import json_document, toml_document
-from toolkit_installer.documents.changes import Change, Set, is_same
+from toolkit_installer.documents.changes import Change, Remove, Set, is_same
 from toolkit_installer.engines.api import EngineFile, Inspection, RecordedFile
 from toolkit_installer.engines.common.losses import lost_sections
 from toolkit_installer.engines.containerd.engine import Containerd
@@ -60,8 +60,13 @@ def taken(content: bytes | None) -> bool:
     return True
 
 
+DANGLING = b'{"runtimes": {"nvidia": {"path": "/usr/bin/nvidia"}}, "default-runtime": "nvidia"}'
+"""Whoever removes our handler from this file removes the default runtime as well: dockerd would not start with it."""
+
+
 @RUNS
 @given(base=docker_documents(), changes=DOCKER_EDITS, as_default=st.booleans(), again=st.booleans())
+@example(base=DANGLING, changes=[Remove(("runtimes", "nvidia"))], as_default=False, again=False)
 def test_docker_means_what_the_edit_alone_would_mean(
     base: bytes, changes: list[Change], *, as_default: bool, again: bool
 ) -> None:
