@@ -165,7 +165,7 @@ def _list_written_paths(seen: Prepared) -> list[str]:
 def _specifications(seen: Prepared) -> tuple[FileRecord, ...]:
     old = {file.path: file for file in (seen.receipt.specifications if seen.receipt is not None else ())}
     works = {work.path: work for work in seen.plan.specifications}
-    records = [installed.recorded(work, old.get(path)) for path, work in works.items()]
+    records = [installed.build_record(work, old.get(path)) for path, work in works.items()]
     # a specification that needs device nodes which do not exist yet is not planned: it stays recorded
     unknown = [record for path, record in old.items() if path not in works]
     return tuple(record for record in (*records, *unknown) if record is not None)

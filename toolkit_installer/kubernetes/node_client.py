@@ -162,13 +162,13 @@ class NodeClient:
         involved = self._involved(event.happening.about)
         place = f"/api/v1/namespaces/{involved.get('namespace', node_state.NODES_NAMESPACE)}/events"
         if event.name:
-            patch = node_state.again(event, last=now)
+            patch = node_state.repeat_event(event, last=now)
             answer = self._api.send("PATCH", f"{place}/{event.name}", patch, self._seconds(), MERGE)
             if answer.status != http.HTTPStatus.NOT_FOUND:
                 return self._taken(event, answer)
         name = event.happening.name_of(involved["name"])
         event = msgspec.structs.replace(event, name=name, count=1, first=event.last)
-        body = node_state.body(event, involved, node=self._settings.node, now=now)
+        body = node_state.build_event_body(event, involved, node=self._settings.node, now=now)
         return self._taken(event, self._api.send("POST", place, body, self._seconds(), JSON))
 
     def _taken(self, event: ReportedEvent, answer: ApiResponse) -> ReportedEvent:

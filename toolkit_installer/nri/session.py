@@ -218,7 +218,7 @@ def parse_container(payload: bytes) -> ContainerRequest:
     return ContainerRequest(pod.namespace, pod.name, message.container.name, dict(pod.annotations))
 
 
-def adjustment(devices: tuple[str, ...]) -> bytes:
+def build_adjustment(devices: tuple[str, ...]) -> bytes:
     """Return the response to CreateContainer: the container gets these devices, and is otherwise unchanged."""
     named = [nri_pb2.CDIDevice(name=device) for device in devices]
     return nri_pb2.CreateContainerResponse(
@@ -389,4 +389,4 @@ class Session:
         if isinstance(verdict, DevicesRefused):
             return build_error_response(PERMISSION_DENIED, verdict.reason), told
         devices = verdict.devices if isinstance(verdict, Granted) else ()
-        return build_response(adjustment(devices)), told
+        return build_response(build_adjustment(devices)), told

@@ -99,6 +99,8 @@ def test_what_is_no_utf_8_can_be_sent_all_the_same() -> None:
 
 def test_an_event_of_the_node_is_in_the_namespace_that_kubernetes_asks_for() -> None:
     told = ReportedEvent(DRIFT, "n.1", 1, T0, T0)
-    body = node_state.body(told, {"kind": "Node", "name": "n", "uid": "n"}, node="n", now="2026-01-01T00:00:00Z")
+    body = node_state.build_event_body(
+        told, {"kind": "Node", "name": "n", "uid": "n"}, node="n", now="2026-01-01T00:00:00Z"
+    )
     assert body["metadata"] == {"name": "n.1", "namespace": "default"}
     assert (body["type"], body["count"], body["source"]["host"]) == ("Warning", 1, "n")
