@@ -116,7 +116,7 @@ class EngineWork(msgspec.Struct, frozen=True):
     desired: DesiredState
     reload: Reload = Reload(ReloadMode.NONE)
     reload_why: str = ""
-    leaves: bool = False
+    is_removal: bool = False
     """No entry of ours is to stay in its files, which are in the order of a cleanup."""
 
     @property
@@ -210,7 +210,7 @@ def _plan_removal(seen: EngineFacts, work: EngineWork) -> EngineWork | None:
     notes = tuple(note for wanted in files for note in wanted.notes)
     desired = msgspec.structs.replace(work.desired, files=files, notes=notes, restart_why="")
     again = build_engine_work(work.name, seen.inspection, desired, seen.reload, reload_due=seen.reload_due)
-    return msgspec.structs.replace(again, leaves=True)
+    return msgspec.structs.replace(again, is_removal=True)
 
 
 def _plan_specifications(facts: Facts) -> tuple[SpecificationWork, ...]:
@@ -290,7 +290,7 @@ def is_done(receipt: Receipt | None, plan: Plan) -> bool:
     """
     if receipt is None or receipt.state is not State.INSTALLED or not plan.empty:
         return False
-    if any(engine.leaves for engine in plan.engines):
+    if any(engine.is_removal for engine in plan.engines):
         return False  # its record is to be removed
     if any(_has_other_original(receipt, work) for work in plan.engines):
         return False  # record an administrator's changes, as a lost file is restored from the backup
