@@ -364,7 +364,7 @@ def test_a_startup_taint_that_keeps_the_pods_away_is_refused(taint: str, tolerat
             chart.rendered(*given, "--set-json", f"tolerations={tolerations}")
         found = {"spec": {"template": {"spec": {"containers": [{}], "tolerations": json.loads(tolerations)}}}}
     key, value, effect = re.fullmatch("([^=:]+)=?([^:]*):(.+)", taint).groups()  # type: ignore[union-attr]  # it does
-    assert verdicts.tolerates(found, {"key": key, "value": value, "effect": effect}) is tolerated
+    assert verdicts.tolerates_taint(found, {"key": key, "value": value, "effect": effect}) is tolerated
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from toolkit_installer.cli.options.help import COMMANDS
 from toolkit_installer.cli.options.table import OPTIONS, UNLESS_INSTALLED
 from toolkit_installer.engines.target import select_handlers
 from toolkit_installer.kubernetes import wanted
-from toolkit_installer.kubernetes.verdicts import scheduling_obstacle
+from toolkit_installer.kubernetes.verdicts import find_scheduling_obstacle
 from toolkit_installer.reporting import cluster
 from toolkit_installer.settings import AUTO, Cleanup, WithoutGpu
 from toolkit_installer.toolkit.payload import RUNTIMES
@@ -222,12 +222,12 @@ def test_the_namespace_lets_privileged_pods_in() -> None:
 
 
 def test_a_node_that_nobody_labelled_is_wanted_and_one_that_is_to_be_empty_is_not() -> None:
-    assert scheduling_obstacle(daemon_set(), node()) is None
-    assert scheduling_obstacle(daemon_set(), node(("nvidia.com/gpu", "NoExecute"))) is None
-    assert scheduling_obstacle(daemon_set(), node(("dedicated", "NoExecute")))
+    assert find_scheduling_obstacle(daemon_set(), node()) is None
+    assert find_scheduling_obstacle(daemon_set(), node(("nvidia.com/gpu", "NoExecute"))) is None
+    assert find_scheduling_obstacle(daemon_set(), node(("dedicated", "NoExecute")))
     windows = node()
     windows["metadata"]["labels"]["kubernetes.io/os"] = "windows"
-    assert scheduling_obstacle(daemon_set(), windows)
+    assert find_scheduling_obstacle(daemon_set(), windows)
 
 
 def test_a_taint_that_keeps_workloads_away_does_not_keep_the_pod_away() -> None:

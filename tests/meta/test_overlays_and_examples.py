@@ -17,7 +17,7 @@ from tests.support import manifests
 from tests.support.manifests import daemon_set, environment, flat, node, one, pod, settings
 from toolkit_installer import __version__
 from toolkit_installer.kubernetes.node_state import LABELS, READY_IN
-from toolkit_installer.kubernetes.verdicts import scheduling_obstacle, tolerates
+from toolkit_installer.kubernetes.verdicts import find_scheduling_obstacle, tolerates_taint
 from toolkit_installer.settings import CONDITION, Cleanup, NriSettings
 
 PRESENT = "nvidia.com/gpu.present"
@@ -56,8 +56,8 @@ def test_gpu_labels_requires_the_label_of_pods_and_runtime_classes_and_no_more()
         ),
     }
     assert changes("overlays/gpu-labels") == dict.fromkeys(places, (None, "true"))
-    assert scheduling_obstacle(daemon_set("overlays/gpu-labels"), node()) is not None
-    assert scheduling_obstacle(daemon_set("overlays/gpu-labels"), node(**{PRESENT: "true"})) is None
+    assert find_scheduling_obstacle(daemon_set("overlays/gpu-labels"), node()) is not None
+    assert find_scheduling_obstacle(daemon_set("overlays/gpu-labels"), node(**{PRESENT: "true"})) is None
 
 
 def test_default_runtime_makes_nvidia_the_default_and_changes_nothing_else() -> None:
@@ -106,7 +106,7 @@ def test_startup_taint_is_node_status_with_a_taint_that_the_pods_tolerate() -> N
     assert reports is not None
     assert reports.taint is not None
     assert reports.retaint
-    assert tolerates(daemon_set("overlays/startup-taint"), msgspec.structs.asdict(reports.taint))
+    assert tolerates_taint(daemon_set("overlays/startup-taint"), msgspec.structs.asdict(reports.taint))
 
 
 @pytest.mark.parametrize("name", ["overlays/node-status", "overlays/startup-taint"])

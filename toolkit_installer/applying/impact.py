@@ -20,7 +20,7 @@ from toolkit_installer.engines.common import command_line
 from toolkit_installer.engines.common.serving import is_same_socket
 from toolkit_installer.engines.detect import kubelet
 from toolkit_installer.engines.ownership import is_beneath
-from toolkit_installer.engines.registry import ENGINES, ContainerProcess, row_of
+from toolkit_installer.engines.registry import ENGINES, ContainerProcess, get_row
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
@@ -103,7 +103,7 @@ def describe_impact(engine: EngineName, unit: str | None, impact: ReloadImpact, 
 def _describe_restart(engine: EngineName, impact: ReloadImpact) -> str:
     if not impact.restarts:
         return f"{engine} is not restarted: no container is touched."
-    fate, setting = _CONTAINER_FATES[impact.containers_keep_running], row_of(engine).restore_setting
+    fate, setting = _CONTAINER_FATES[impact.containers_keep_running], get_row(engine).restore_setting
     if setting and impact.containers_keep_running is None:
         fate = f"{fate}: {engine} does not say whether {setting} is on"
     elif setting:
@@ -226,7 +226,7 @@ def _get_name(container: _EngineContainer) -> str:
 
 def _list_containers(node: Node, name: EngineName, engine: Process, socket: str) -> Iterator[_EngineContainer]:
     """Yield the engine's containers. Raises _UninspectableError, OSError."""
-    process = row_of(name).container_process
+    process = get_row(name).container_process
     if process is None:
         raise _UninspectableError(f"where {name} keeps its containers is not known here")
     if process is ContainerProcess.MONITOR:

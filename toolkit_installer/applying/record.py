@@ -85,7 +85,7 @@ class Recorder:
         old = {file.path: file for file in previous.files} if previous is not None else {}
         files = [_file(engine, work, wanted, old.get(wanted.path)) for wanted in work.desired.files]
         process = work.inspection.process if work.reload_why else None
-        if work.leaves:
+        if work.is_removal:
             files.reverse()  # the order of writing, which a revert after a kill reverses again
         return EngineRecord(
             name=work.name,
@@ -114,7 +114,7 @@ def build_final_receipt(seen: Prepared, receipt: Receipt, copies: tuple[Copy, ..
     """Return the receipt of a finished change, which records only what is on the node now."""
     works = {work.path: work for work in seen.plan.specifications}
     kept = (installed.settled(works[file.path], file) for file in receipt.specifications)
-    left = {work.name for work in seen.plan.engines if work.leaves}
+    left = {work.name for work in seen.plan.engines if work.is_removal}
     return msgspec.structs.replace(
         receipt,
         state=State.INSTALLED,
@@ -134,7 +134,9 @@ def _find_switched_engines(seen: Prepared) -> tuple[EngineName, ...]:
     works = {work.name: work for work in seen.plan.engines}
     taken_out = [each.name for each in previous.engines if each.switches_cdi and each.name in works]
     names = dict.fromkeys([*previous.cdi_switched, *taken_out])
-    return tuple(name for name in names if name not in works or not works[name].desired.cdi_on or works[name].leaves)
+    return tuple(
+        name for name in names if name not in works or not works[name].desired.cdi_on or works[name].is_removal
+    )
 
 
 def _has_read(seen: Prepared, name: EngineName) -> bool:
@@ -165,7 +167,7 @@ def _list_written_paths(seen: Prepared) -> list[str]:
 def _specifications(seen: Prepared) -> tuple[FileRecord, ...]:
     old = {file.path: file for file in (seen.receipt.specifications if seen.receipt is not None else ())}
     works = {work.path: work for work in seen.plan.specifications}
-    records = [installed.recorded(work, old.get(path)) for path, work in works.items()]
+    records = [installed.build_record(work, old.get(path)) for path, work in works.items()]
     # a specification that needs device nodes which do not exist yet is not planned: it stays recorded
     unknown = [record for path, record in old.items() if path not in works]
     return tuple(record for record in (*records, *unknown) if record is not None)
@@ -175,7 +177,7 @@ def _file(engine: Engine, work: EngineWork, wanted: DesiredFile, previous: FileR
     if wanted.target == wanted.base and previous is None and not wanted.changes:
         return None  # not ours, and not changed
     signalled = work.reload.mode is ReloadMode.SIGNAL
-    if work.leaves and previous is not None:
+    if work.is_removal and previous is not None:
         return memory.going_back(engine, previous, wanted, signalled=signalled)
     contents = [wanted.target]
     if signalled:

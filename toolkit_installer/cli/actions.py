@@ -331,7 +331,7 @@ def delete_daemonset(_settings: Settings, *, deletion: DeletionSettings, seconds
     from toolkit_installer.kubernetes import deletion as deletions
 
     try:
-        deletions.delete(deletion, seconds)
+        deletions.delete_daemon_set(deletion, seconds)
     except Stopped as stopped:
         log.get().info(
             "Stopped before the DaemonSet was gone", key="stopped-deleting-daemonset", signal=stopped.number.name

@@ -50,7 +50,7 @@ def gather_facts(node: Node, settings: Settings) -> tuple[dict[str, Any], Config
     try:
         receipt, _ = _receipt(node, settings)
         recorded = [each.name for each in receipt.asked()] if receipt is not None else []
-        decided = decide.detect(node, settings, seen, recorded)
+        decided = decide.detect_engines(node, settings, seen, recorded)
     except ConfigurationError as refusal:
         error = refusal
     facts = {
@@ -84,7 +84,7 @@ def _method(node: Node, settings: Settings, decided: Sequence[EngineTarget]) -> 
             inspection = get_adapter(target.name).inspect(node, target)
         except InstallerError as error:
             base = CdiSupport(target.name, silence=str(error), folder=folder)
-            ways.append(observe.recorded(base, receipt))
+            ways.append(observe.add_record(base, receipt))
             continue
         ways.append(observe.inspect_cdi_support(node, request, inspection, receipt, folder))
     possible = {str(way.engine): find_obstacle(way) or None for way in ways}

@@ -86,10 +86,10 @@ def find_gpus(node: Node) -> Gpus:
     known = False
     for reader in node.readers():
         known = known or bool(reader.list(_SYSFS))
-        for words, free in _on_pci(reader):
+        for words, free in _list_pci_gpus(reader):
             (own if free else given_away)[words] = None
-        tegra = [name for name in _text(reader, _COMPATIBLE).split("\0") if name.startswith(_TEGRA)]
-        own |= dict.fromkeys([*_device_nodes(reader), *(f"the machine itself ({name})" for name in tegra[:1])])
+        tegra = [name for name in _read_text(reader, _COMPATIBLE).split("\0") if name.startswith(_TEGRA)]
+        own |= dict.fromkeys([*_list_device_nodes(reader), *(f"the machine itself ({name})" for name in tegra[:1])])
     return Gpus(tuple(own), tuple(given_away), known)
 
 
@@ -116,18 +116,20 @@ def paths_to_watch(node: Node) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _on_pci(reader: Reader) -> Iterator[tuple[str, bool]]:
+def _list_pci_gpus(reader: Reader) -> Iterator[tuple[str, bool]]:
     """Yield a description of each GPU on the PCI bus, and whether it is free for containers."""
     for address in reader.list(_PCI):
         place = posixpath.join(_PCI, address)
-        if _text(reader, f"{place}/vendor") != _VENDOR or not _text(reader, f"{place}/class").startswith(_GPU_CLASSES):
+        if _read_text(reader, f"{place}/vendor") != _VENDOR or not _read_text(reader, f"{place}/class").startswith(
+            _GPU_CLASSES
+        ):
             continue
         held = posixpath.basename(reader.link_target(f"{place}/driver") or "")
-        kind = _text(reader, f"{place}/device").removeprefix("0x")
+        kind = _read_text(reader, f"{place}/device").removeprefix("0x")
         yield f"PCI {address} (10de:{kind}, {held or 'no driver'})", not re.search(_VM_DRIVERS, held)
 
 
-def _device_nodes(reader: Reader) -> Iterator[str]:
+def _list_device_nodes(reader: Reader) -> Iterator[str]:
     for name in reader.list("/dev"):
         if re.fullmatch(_DEVICE, name):
             yield posixpath.join("/dev", name)
@@ -135,7 +137,7 @@ def _device_nodes(reader: Reader) -> Iterator[str]:
         yield _DXG
 
 
-def _text(reader: Reader, path: str) -> str:
+def _read_text(reader: Reader, path: str) -> str:
     """Return the stripped text of a small file, "" if it is absent or was just removed. Raises NodeError."""
     try:
         found = reader.read_file(path, _LONGEST)

@@ -76,7 +76,7 @@ class _NoDriverError(_NotUsableError):
     """The root has no nvidia-smi."""
 
 
-def resolve(toolkit: ToolkitSettings, node: Node) -> tuple[Driver, bool]:
+def resolve_driver(toolkit: ToolkitSettings, node: Node) -> tuple[Driver, bool]:
     """Return the driver's roots, as configured or found, and whether no driver is usable.
 
     While no driver is usable, a node that has the toolkit keeps the root that it was installed with: a driver that is
@@ -88,7 +88,7 @@ def resolve(toolkit: ToolkitSettings, node: Node) -> tuple[Driver, bool]:
     seen = find_driver(node, toolkit)
     found = seen.driver
     if found is None:
-        root = installed_root(node, toolkit.folder)
+        root = find_installed_root(node, toolkit.folder)
         if root is None:
             raise DriverNotReadyError(
                 f"no driver is usable on this node: {'; '.join(seen.missing)}",
@@ -133,7 +133,7 @@ def find_driver(node: Node, toolkit: ToolkitSettings, seconds: float = PROOF_SEC
     """
     missing: dict[str, str] = {}
     nothing_there, hangs = True, False
-    for place, marker in _places(node, toolkit):
+    for place, marker in _list_places(node, toolkit):
         if place.root in missing:
             continue
         try:
@@ -149,7 +149,7 @@ def paths_to_watch(node: Node, toolkit: ToolkitSettings) -> tuple[str, ...]:
     """Return paths, in the installer's mount namespace, some of which change when a driver comes, goes or changes."""
     said_by = (CONTAINER_READY, DRIVER_READY) if toolkit.driver_root == AUTO else ()
     found = [reader.root.outside(path) for reader in node.readers() for path in said_by]
-    for place, _ in _places(node, toolkit):
+    for place, _ in _list_places(node, toolkit):
         for view in _candidates(node, toolkit, place):
             root = Root(os.path.realpath(view))
             for path in _SIGNS:
@@ -158,7 +158,7 @@ def paths_to_watch(node: Node, toolkit: ToolkitSettings) -> tuple[str, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _places(node: Node, toolkit: ToolkitSettings) -> list[tuple[Driver, str]]:
+def _list_places(node: Node, toolkit: ToolkitSettings) -> list[tuple[Driver, str]]:
     """Return the possible roots, the likelier first, each with a file that must exist as well, or ""."""
     if toolkit.driver_root != AUTO:
         return [(Driver(toolkit.driver_root), "")]
@@ -266,7 +266,7 @@ def _read_operator_roots(node: Node) -> Driver | None:
     return Driver(*(paths.get(key, "") for key in keys)) if keys[0] in paths else None
 
 
-def installed_root(node: Node, folder: str) -> str | None:
+def find_installed_root(node: Node, folder: str) -> str | None:
     """Return the driver root in the installed toolkit's config.toml, None if there is none."""
     from toolkit_installer.documents import toml_document  # noqa: PLC0415  # not needed while a driver is usable
 

@@ -6,13 +6,13 @@ import functools
 import importlib
 
 from toolkit_installer.engines.api import Engine
-from toolkit_installer.engines.registry import row_of
+from toolkit_installer.engines.registry import get_row
 from toolkit_installer.settings import EngineName
 
 
 @functools.cache
 def get_adapter(name: EngineName) -> Engine:
     """Return the engine's adapter, the same object on every call."""
-    module, _, kind = row_of(name).adapter.partition(":")
+    module, _, kind = get_row(name).adapter.partition(":")
     made: Engine = getattr(importlib.import_module(module), kind)()
     return made

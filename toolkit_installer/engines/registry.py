@@ -245,14 +245,14 @@ MOST_USED: EngineName = EngineName.CONTAINERD
 """The engine of most nodes, which is assumed where none is named or found."""
 
 
-def row_of(engine: EngineName) -> EngineRow:
+def get_row(engine: EngineName) -> EngineRow:
     """Return an engine's row."""
     return next(row for row in ENGINES if row.name == engine)
 
 
-def usual_row(engine: EngineName) -> Distribution:
+def find_usual_distribution(engine: EngineName) -> Distribution:
     """Return the row of an engine's own packages."""
-    return row_of(engine).distributions[-1]
+    return get_row(engine).distributions[-1]
 
 
 def names() -> tuple[EngineName, ...]:

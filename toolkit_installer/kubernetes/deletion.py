@@ -77,7 +77,7 @@ def parse_status(answer: ApiResponse, uid: str) -> DaemonSetObservation:
     )
 
 
-def delete(settings: DeletionSettings, seconds: float) -> None:
+def delete_daemon_set(settings: DeletionSettings, seconds: float) -> None:
     """Delete the DaemonSet, and return once it is gone or if it does not exist. Raises NotDeletedError, Stopped.
 
     `seconds` is the limit for all of it.
@@ -130,7 +130,7 @@ def _log_status(about: Mapping[str, str], found: DaemonSetStatus, answer: ApiRes
         log.get().warning(
             "The API server does not say that the DaemonSet is being deleted: it is asked again",
             key="daemonset-staying",
-            why=verdicts.describe(answer),
+            why=verdicts.describe_response(answer),
             **about,
         )
 
@@ -151,7 +151,7 @@ def _deletion_error(place: str, found: DaemonSetStatus, answer: ApiResponse, sec
         )
     if found is DaemonSetStatus.REFUSED:
         return NotDeletedError(
-            f"the API server does not let this pod delete the DaemonSet {place}: {verdicts.describe(answer)}",
+            f"the API server does not let this pod delete the DaemonSet {place}: {verdicts.describe_response(answer)}",
             hint="its ServiceAccount needs get and delete on this DaemonSet",
         )
     if found is DaemonSetStatus.GOING:
@@ -163,6 +163,6 @@ def _deletion_error(place: str, found: DaemonSetStatus, answer: ApiResponse, sec
         )
     return NotDeletedError(
         f"after {seconds:g} s the API server has not said that the DaemonSet {place} is gone: "
-        f"{verdicts.describe(answer)}",
+        f"{verdicts.describe_response(answer)}",
         hint="the DaemonSet may be there still; try again once the API server answers",
     )

@@ -123,14 +123,14 @@ class NodeClient:
     def read(self) -> Mapping[str, Any]:
         """Return the Node, which is read once a round."""
         if self._found is None:
-            self._found = self._node(self._api.get(self._path, self._seconds()), "the Node")
+            self._found = self._parse_node(self._api.get(self._path, self._seconds()), "the Node")
         return self._found
 
     def apply(self, below: str, body: Mapping[str, Any], what: str) -> None:
         """Apply our fields to the Node or to the subresource `below` it; `what` describes the fields in errors."""
         query = urllib.parse.urlencode({"fieldManager": node_state.MANAGER, "force": "true"})
         answer = self._api.send("PATCH", f"{self._path}{below}?{query}", body, self._seconds(), APPLY)
-        self._found = self._node(answer, what)
+        self._found = self._parse_node(answer, what)
 
     def change(self, patch: Mapping[str, Any], what: str) -> bool:
         """Change the Node; return False if another client has changed it since it was read."""
@@ -139,7 +139,7 @@ class NodeClient:
         self._found = None
         if answer.status == http.HTTPStatus.CONFLICT:
             return False
-        self._found = self._node(answer, what)
+        self._found = self._parse_node(answer, what)
         return True
 
     def daemon_set(self) -> Mapping[str, Any]:
@@ -150,7 +150,7 @@ class NodeClient:
             raise ReportError(str(error)) from error
         name = urllib.parse.quote(self._settings.daemon_set or "", safe="")
         path = f"/apis/apps/v1/namespaces/{namespace}/daemonsets/{name}"
-        found = self._good(self._api.get(path, self._seconds()), "the DaemonSet").body
+        found = self._require_success(self._api.get(path, self._seconds()), "the DaemonSet").body
         _parse(found, _DaemonSet, "the DaemonSet")
         return found
 
@@ -159,27 +159,27 @@ class NodeClient:
 
         `now` is a time of RFC 3339. Returns the event as the API server has it. Raises RefusedEventError.
         """
-        involved = self._involved(event.happening.about)
+        involved = self._find_object(event.happening.about)
         place = f"/api/v1/namespaces/{involved.get('namespace', node_state.NODES_NAMESPACE)}/events"
         if event.name:
-            patch = node_state.again(event, last=now)
+            patch = node_state.repeat_event(event, last=now)
             answer = self._api.send("PATCH", f"{place}/{event.name}", patch, self._seconds(), MERGE)
             if answer.status != http.HTTPStatus.NOT_FOUND:
-                return self._taken(event, answer)
+                return self._check_event_response(event, answer)
         name = event.happening.name_of(involved["name"])
         event = msgspec.structs.replace(event, name=name, count=1, first=event.last)
-        body = node_state.body(event, involved, node=self._settings.node, now=now)
-        return self._taken(event, self._api.send("POST", place, body, self._seconds(), JSON))
+        body = node_state.build_event_body(event, involved, node=self._settings.node, now=now)
+        return self._check_event_response(event, self._api.send("POST", place, body, self._seconds(), JSON))
 
-    def _taken(self, event: ReportedEvent, answer: ApiResponse) -> ReportedEvent:
+    def _check_event_response(self, event: ReportedEvent, answer: ApiResponse) -> ReportedEvent:
         if answer.status == http.HTTPStatus.CONFLICT and answer.body.get("reason") == _ALREADY_EXISTS:
             return event  # it was written before, and the response was lost
         if answer.status in _FINAL_STATUSES:
             raise RefusedEventError(_describe(answer))
-        self._good(answer, "an event")
+        self._require_success(answer, "an event")
         return event
 
-    def _involved(self, about: str) -> dict[str, str]:
+    def _find_object(self, about: str) -> dict[str, str]:
         """Return the object that an event is about."""
         if about == NODE:  # the kubelet's own events have the node's name as its uid, and kubectl looks for that
             return {"apiVersion": "v1", "kind": NODE, "name": self._settings.node, "uid": self._settings.node}
@@ -192,14 +192,14 @@ class NodeClient:
         names = {key: metadata[key] for key in ("name", "namespace", "uid")}
         return {"apiVersion": "apps/v1", "kind": DAEMON_SET, **names}
 
-    def _node(self, answer: ApiResponse, what: str) -> Mapping[str, Any]:
+    def _parse_node(self, answer: ApiResponse, what: str) -> Mapping[str, Any]:
         """Return the Node in a response to a read or a change."""
-        found = self._good(answer, what).body
+        found = self._require_success(answer, what).body
         if _parse(found, _Node, "the Node").metadata.name != self._settings.node:
             raise ReportError("the Node: the answer is about another one")
         return found
 
-    def _good(self, answer: ApiResponse, what: str) -> ApiResponse:
+    def _require_success(self, answer: ApiResponse, what: str) -> ApiResponse:
         if answer.status is None or answer.status // 100 != _SUCCESS_CLASS:
             raise ReportError(f"{what}: {_describe(answer)}", answer.status, answer.wait)
         return answer

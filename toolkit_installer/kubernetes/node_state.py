@@ -36,7 +36,7 @@ def has_taint(node: Object, taint: Taint) -> bool:
     return any(_is_taint(each, taint) for each in _taints_of(node))
 
 
-def ready_boot(node: Object) -> str | None:
+def read_ready_boot(node: Object) -> str | None:
     """Return the boot in which the node was reported ready, None if it was not."""
     annotations = node.get("metadata", {}).get("annotations") or {}
     boot = annotations.get(READY_IN)
@@ -54,7 +54,7 @@ def build_taint_patch(node: Object, taint: Taint, *, there: bool, boot: str | No
     if has_taint(node, taint) is not there:
         others = [each for each in _taints_of(node) if not _is_taint(each, taint)]
         body["spec"] = {"taints": [*others, *([_body(taint)] if there else [])] or None}
-    if ready_boot(node) != boot:
+    if read_ready_boot(node) != boot:
         metadata["annotations"] = {READY_IN: boot}
     if not metadata and "spec" not in body:
         return None
@@ -117,7 +117,7 @@ _OF_EXIT_CODES: Mapping[ExitCode, ConditionReason] = {
 }
 
 
-def state_of_error(error: InstallerError, *, rolled_back: bool) -> NodeState:
+def build_error_state(error: InstallerError, *, rolled_back: bool) -> NodeState:
     """Return the state of a node after a failed change; `rolled_back`: it was begun, and rolled back."""
     otherwise = ConditionReason.ROLLED_BACK if rolled_back else ConditionReason.REFUSED
     return NodeState(_OF_EXIT_CODES.get(error.exit_code, otherwise), str(error))
@@ -133,7 +133,7 @@ def shorten(text: str) -> str:
     )
 
 
-def condition(kind: str, state: NodeState, *, now: str, since: str) -> dict[str, str]:
+def build_condition(kind: str, state: NodeState, *, now: str, since: str) -> dict[str, str]:
     """Return the condition of this type. `now` and `since`, when its status changed, are times of RFC 3339."""
     return {
         "type": kind,
@@ -145,14 +145,14 @@ def condition(kind: str, state: NodeState, *, now: str, since: str) -> dict[str,
     }
 
 
-def since(found: Mapping[str, Any] | None, state: NodeState, *, now: str) -> str:
+def find_transition_time(found: Mapping[str, Any] | None, state: NodeState, *, now: str) -> str:
     """Return when a node's condition got the status of `state`: `now` if its status differs, or it is new."""
     if found is None or found.get("status") != _status(state):
         return now
     return str(found.get("lastTransitionTime") or now)
 
 
-def found_condition(node: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
+def find_condition(node: Mapping[str, Any], kind: str) -> Mapping[str, Any] | None:
     """Return the node's condition of this type, None if it has none."""
     conditions = node.get("status", {}).get("conditions") or ()
     return next((each for each in conditions if each.get("type") == kind), None)
@@ -164,24 +164,24 @@ def matches_state(found: Mapping[str, Any] | None, state: NodeState) -> bool:
     return found is not None and tuple(found.get(key, "") for key in ("status", "reason", "message")) == wanted
 
 
-def conditions_body(node: str, *conditions: Mapping[str, str]) -> dict[str, Any]:
+def build_conditions_body(node: str, *conditions: Mapping[str, str]) -> dict[str, Any]:
     """Return the body to apply to the node's status, with our conditions, or none."""
     return {**_named(node), "status": {"conditions": list(conditions)} if conditions else {}}
 
 
-def labels_body(node: str, labels: Mapping[str, str]) -> dict[str, Any]:
+def build_labels_body(node: str, labels: Mapping[str, str]) -> dict[str, Any]:
     """Return the body to apply to the node, with our labels, or none."""
     found = _named(node)
     return {**found, "metadata": {**found["metadata"], **({"labels": dict(labels)} if labels else {})}}
 
 
-def labels(*, version: str, engines: tuple[str, ...], payload: str | None) -> dict[str, str]:
+def build_labels(*, version: str, engines: tuple[str, ...], payload: str | None) -> dict[str, str]:
     """Return the node's labels: the installer's version, the payload, and the engines."""
     found = {"version": version, "engine": "_".join(engines), "payload": payload or ""}
-    return {f"{LABELS}{name}": label_value(text) for name, text in found.items() if label_value(text)}
+    return {f"{LABELS}{name}": build_label_value(text) for name, text in found.items() if build_label_value(text)}
 
 
-def label_value(text: str) -> str:
+def build_label_value(text: str) -> str:
     """Return the text as a label's value: at most 63 letters, digits, '.', '_', '-', the first and last no sign."""
     return re.sub(r"[^A-Za-z0-9._-]", "_", text)[:_LONGEST_LABEL].strip("._-")
 
@@ -258,8 +258,8 @@ def next_event(ledger: EventLedger, now: float, refused: Collection[str] = ()) -
 
     A count over one means that it was written before. Events about a kind in `refused` stay pending.
     """
-    happening = _next(ledger, refused)
-    if happening is None or len(_within_a_minute(ledger.spent, now)) >= MOST_A_MINUTE:
+    happening = _find_next(ledger, refused)
+    if happening is None or len(_select_last_minute(ledger.spent, now)) >= MOST_A_MINUTE:
         return None
     recent = [each for each in ledger.told if abs(now - each.last) < _SAME_SECONDS]
     alike = [each for each in recent if _combining_key(each.happening) == _combining_key(happening)]
@@ -282,16 +282,16 @@ def record_written(ledger: EventLedger, event: ReportedEvent, now: float, refuse
     ledger = drop_next(ledger, refused)
     others = tuple(each for each in ledger.told if each.name != event.name)
     told = (*others, event)[-_MOST_SAVED:]
-    return msgspec.structs.replace(ledger, told=told, spent=(*_within_a_minute(ledger.spent, now), now))
+    return msgspec.structs.replace(ledger, told=told, spent=(*_select_last_minute(ledger.spent, now), now))
 
 
 def drop_next(ledger: EventLedger, refused: Collection[str] = ()) -> EventLedger:
     """Return the ledger without its next event, which the API server will never accept."""
-    happening = _next(ledger, refused)
+    happening = _find_next(ledger, refused)
     return msgspec.structs.replace(ledger, waiting=tuple(each for each in ledger.waiting if each is not happening))
 
 
-def body(event: ReportedEvent, involved: dict[str, str], *, node: str, now: str) -> dict[str, Any]:
+def build_event_body(event: ReportedEvent, involved: dict[str, str], *, node: str, now: str) -> dict[str, Any]:
     """Return the event object to create. `involved` is the object that it is about, `now` a time of RFC 3339."""
     namespace = involved.get("namespace", NODES_NAMESPACE)
     return {
@@ -305,16 +305,16 @@ def body(event: ReportedEvent, involved: dict[str, str], *, node: str, now: str)
         "reportingComponent": MANAGER,
         "reportingInstance": node,
         "firstTimestamp": now,
-        **again(event, last=now),
+        **repeat_event(event, last=now),
     }
 
 
-def again(event: ReportedEvent, *, last: str) -> dict[str, Any]:
+def repeat_event(event: ReportedEvent, *, last: str) -> dict[str, Any]:
     """Return the merge patch that counts an event once more."""
     return {"message": event.happening.message, "count": event.count, "lastTimestamp": last}
 
 
-def _next(ledger: EventLedger, refused: Collection[str]) -> EventContent | None:
+def _find_next(ledger: EventLedger, refused: Collection[str]) -> EventContent | None:
     return next((each for each in ledger.waiting if each.about not in refused), None)
 
 
@@ -328,7 +328,7 @@ def _combining_key(happening: EventContent) -> tuple[str, str, bool]:
     return happening.about, happening.reason, happening.warning
 
 
-def _within_a_minute(spent: tuple[float, ...], now: float) -> tuple[float, ...]:
+def _select_last_minute(spent: tuple[float, ...], now: float) -> tuple[float, ...]:
     return tuple(each for each in spent if abs(now - each) < _MINUTE)
 
 

@@ -40,82 +40,82 @@ class UnclearError(ValueError):
     """An object has an unknown shape: nothing may be concluded from it."""
 
 
-def scheduling_obstacle(daemon_set: Object, node: Object) -> str | None:
+def find_scheduling_obstacle(daemon_set: Object, node: Object) -> str | None:
     """Return in words why the DaemonSet does not want this node; None if it does. Raises UnclearError."""
-    pod = _pod(daemon_set)
-    metadata = _object(node, "metadata")
-    name, labels = _text(metadata, "name"), _object(metadata, "labels")
+    pod = _get_pod_spec(daemon_set)
+    metadata = _get_object(node, "metadata")
+    name, labels = _get_text(metadata, "name"), _get_object(metadata, "labels")
     if pod.get("nodeName") and pod["nodeName"] != name:
         return f"its pods are for the node {pod['nodeName']}"
-    for key, value in _object(pod, "nodeSelector").items():
+    for key, value in _get_object(pod, "nodeSelector").items():
         if labels.get(key) != value:
             return f"its nodeSelector asks for {key}={value}"
-    affinity = _object(_object(pod, "affinity"), "nodeAffinity")
+    affinity = _get_object(_get_object(pod, "affinity"), "nodeAffinity")
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
-    if required is not None and not _selected(required, name, labels):
+    if required is not None and not _matches_affinity(required, name, labels):
         return "its node affinity does not select the node"
-    tolerations = [*_objects(pod, "tolerations"), *_ADDED_TOLERATIONS]
-    for taint in _objects(_object(node, "spec"), "taints"):
+    tolerations = [*_get_objects(pod, "tolerations"), *_ADDED_TOLERATIONS]
+    for taint in _get_objects(_get_object(node, "spec"), "taints"):
         if taint.get("effect") == _EVICTS and not any(_tolerates(each, taint) for each in tolerations):
-            return f"the node has the taint {_text(taint, 'key')}:NoExecute, which it does not tolerate"
+            return f"the node has the taint {_get_text(taint, 'key')}:NoExecute, which it does not tolerate"
     return None
 
 
-def tolerates(daemon_set: Object, taint: Object) -> bool:
+def tolerates_taint(daemon_set: Object, taint: Object) -> bool:
     """Return whether the DaemonSet's pods may be started on a node with this taint, and stay there for good.
 
     A PreferNoSchedule taint stops neither: the pods of a DaemonSet have no other node. Raises UnclearError.
     """
     if taint.get("effect") == _PREFERS:
         return True
-    pod = _pod(daemon_set)
-    for_good = (each for each in _objects(pod, "tolerations") if each.get("tolerationSeconds") is None)
+    pod = _get_pod_spec(daemon_set)
+    for_good = (each for each in _get_objects(pod, "tolerations") if each.get("tolerationSeconds") is None)
     return any(_tolerates(each, taint) for each in for_good)
 
 
-def _pod(daemon_set: Object) -> Object:
+def _get_pod_spec(daemon_set: Object) -> Object:
     """Return a DaemonSet's pod spec. Raises UnclearError for one without containers, which no API server returns."""
-    pod = _object(_object(_object(daemon_set, "spec"), "template"), "spec")
-    if not _objects(pod, "containers"):
+    pod = _get_object(_get_object(_get_object(daemon_set, "spec"), "template"), "spec")
+    if not _get_objects(pod, "containers"):
         raise UnclearError("its pods have no containers")
     return pod
 
 
-def _selected(required: Any, name: str, labels: Object) -> bool:
+def _matches_affinity(required: Any, name: str, labels: Object) -> bool:
     """Return whether a term selects the node: all requirements of the term are met."""
     if not isinstance(required, Mapping):
         raise UnclearError("its node affinity is no object")
-    for term in _objects(required, "nodeSelectorTerms"):
-        expressions, fields = _objects(term, "matchExpressions"), _objects(term, "matchFields")
-        if any(_text(each, "key") != "metadata.name" for each in fields):
+    for term in _get_objects(required, "nodeSelectorTerms"):
+        expressions, fields = _get_objects(term, "matchExpressions"), _get_objects(term, "matchFields")
+        if any(_get_text(each, "key") != "metadata.name" for each in fields):
             raise UnclearError("its node affinity asks for a field other than metadata.name")
         wanted = [*((each, labels) for each in expressions), *((each, {"metadata.name": name}) for each in fields)]
-        if wanted and all(_meets(each, values) for each, values in wanted):
+        if wanted and all(_meets_requirement(each, values) for each, values in wanted):
             return True  # a term without requirements selects nothing
     return False
 
 
-def _meets(requirement: Object, values: Object) -> bool:
-    operator = _text(requirement, "operator")
+def _meets_requirement(requirement: Object, values: Object) -> bool:
+    operator = _get_text(requirement, "operator")
     if operator not in _OPERATORS:
         raise UnclearError(f"its node affinity has the unknown operator {operator}")
     wanted = requirement.get("values") or []
     if not isinstance(wanted, list):
         raise UnclearError("its node affinity has values that are no list")
-    return _OPERATORS[operator](values.get(_text(requirement, "key")), wanted)
+    return _OPERATORS[operator](values.get(_get_text(requirement, "key")), wanted)
 
 
-def _compares(better: Callable[[int, int], bool]) -> Callable[[Any, list[Any]], bool]:
+def _build_comparison(better: Callable[[int, int], bool]) -> Callable[[Any, list[Any]], bool]:
     def compare(value: Any, wanted: list[Any]) -> bool:
         if not wanted or not isinstance(wanted[0], str) or not isinstance(value, str | None):
             raise UnclearError("its node affinity compares with no number")
-        one, other = _number(value or ""), _number(wanted[0])
+        one, other = _parse_number(value or ""), _parse_number(wanted[0])
         return one is not None and other is not None and better(one, other)
 
     return compare
 
 
-def _number(text: str) -> int | None:
+def _parse_number(text: str) -> int | None:
     """Return the number that Kubernetes parses from a text (Go's strconv.ParseInt), None if it is no number."""
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits.isascii() or not digits.isdigit() or len(digits) > _MOST_DIGITS:
@@ -128,8 +128,8 @@ _OPERATORS: Mapping[str, Callable[[Any, list[Any]], bool]] = {
     "NotIn": lambda value, wanted: value not in wanted,
     "Exists": lambda value, _: value is not None,
     "DoesNotExist": lambda value, _: value is None,
-    "Gt": _compares(lambda value, wanted: value > wanted),
-    "Lt": _compares(lambda value, wanted: value < wanted),
+    "Gt": _build_comparison(lambda value, wanted: value > wanted),
+    "Lt": _build_comparison(lambda value, wanted: value < wanted),
 }
 
 
@@ -147,7 +147,7 @@ def _tolerates(toleration: Object, taint: Object) -> bool:
     raise UnclearError(f"it has a toleration with the unknown operator {operator}")
 
 
-def _object(parent: Object, key: str) -> Object:
+def _get_object(parent: Object, key: str) -> Object:
     value = parent.get(key)
     if value is None:
         return {}
@@ -156,7 +156,7 @@ def _object(parent: Object, key: str) -> Object:
     return value
 
 
-def _objects(parent: Object, key: str) -> list[Object]:
+def _get_objects(parent: Object, key: str) -> list[Object]:
     values = parent.get(key)
     if values is None:
         return []
@@ -165,7 +165,7 @@ def _objects(parent: Object, key: str) -> list[Object]:
     return values
 
 
-def _text(parent: Object, key: str) -> str:
+def _get_text(parent: Object, key: str) -> str:
     value = parent.get(key)
     if not isinstance(value, str) or not value:
         raise UnclearError(f"{key} is missing")
@@ -222,23 +222,23 @@ class ExplainedVerdict(msgspec.Struct, frozen=True):
 # --- the verdict of the responses ---
 
 
-def judge(answers: Mapping[QueriedObject, ApiResponse], *, namespace: bool = False) -> ExplainedVerdict:
+def judge_responses(answers: Mapping[QueriedObject, ApiResponse], *, namespace: bool = False) -> ExplainedVerdict:
     """Return the verdict of the responses. `namespace`: the namespace could be read before.
 
     Only a definite response of the API server counts as unwanted: a timeout, a failure, or a response that cannot be
     parsed is no reason to reload an engine.
     """
     for asked, answer in answers.items():
-        if gone := _deletion_reason(asked, answer):
+        if gone := _describe_deletion(asked, answer):
             return ExplainedVerdict(CleanupVerdict.UNWANTED, gone)
     for verdict in (CleanupVerdict.UNAUTHORIZED, CleanupVerdict.FORBIDDEN, CleanupVerdict.UNKNOWN):
         for asked, answer in answers.items():
-            if _judge_one(asked, answer, namespace=namespace) is verdict:
-                return ExplainedVerdict(verdict, f"the {asked}: {describe(answer)}")
+            if _judge_response(asked, answer, namespace=namespace) is verdict:
+                return ExplainedVerdict(verdict, f"the {asked}: {describe_response(answer)}")
     if not {QueriedObject.DAEMON_SET, QueriedObject.NODE} <= set(answers):
         return ExplainedVerdict(CleanupVerdict.UNKNOWN, "not all was asked for")
     try:
-        refusal = scheduling_obstacle(answers[QueriedObject.DAEMON_SET].body, answers[QueriedObject.NODE].body)
+        refusal = find_scheduling_obstacle(answers[QueriedObject.DAEMON_SET].body, answers[QueriedObject.NODE].body)
     except UnclearError as error:
         return ExplainedVerdict(CleanupVerdict.UNKNOWN, f"the DaemonSet is not understood: {error}")
     if refusal is not None:
@@ -246,7 +246,7 @@ def judge(answers: Mapping[QueriedObject, ApiResponse], *, namespace: bool = Fal
     return ExplainedVerdict(CleanupVerdict.WANTED, "the DaemonSet is there and wants the node")
 
 
-def _judge_one(asked: QueriedObject, answer: ApiResponse, *, namespace: bool) -> CleanupVerdict:
+def _judge_response(asked: QueriedObject, answer: ApiResponse, *, namespace: bool) -> CleanupVerdict:
     """Return the verdict of one response alone, if it does not say that the object is gone."""
     if is_queried_object(asked, answer):
         return CleanupVerdict.WANTED
@@ -283,7 +283,7 @@ def accepted_identities(answers: Collection[ApiResponse]) -> frozenset[str]:
     )
 
 
-def _deletion_reason(asked: QueriedObject, answer: ApiResponse) -> str:
+def _describe_deletion(asked: QueriedObject, answer: ApiResponse) -> str:
     """Return in words that the object is or is being deleted; an empty text if not, or if unknown."""
     metadata = answer.body.get("metadata")
     going = isinstance(metadata, Mapping) and metadata.get("deletionTimestamp") is not None
@@ -292,7 +292,7 @@ def _deletion_reason(asked: QueriedObject, answer: ApiResponse) -> str:
     return f"the {asked} does not exist" if is_refused(answer, http.HTTPStatus.NOT_FOUND) else ""
 
 
-def describe(answer: ApiResponse) -> str:
+def describe_response(answer: ApiResponse) -> str:
     """Return a response in words."""
     if answer.status is None:
         return f"no answer, {answer.words}"
@@ -333,7 +333,7 @@ def find_doubt(refused: ApiResponse, review: ApiResponse, known: Collection[str]
     its responses, counts as well: a token that has expired on either clock is expired.
     """
     if not is_refused(review, http.HTTPStatus.UNAUTHORIZED):
-        return f"asked for whom it takes this pod, the API server says: {describe(review)}"
+        return f"asked for whom it takes this pod, the API server says: {describe_response(review)}"
     for answer in (refused, review):
         if answer.bearer is None:
             return "the token does not say whose it is"

@@ -195,7 +195,7 @@ class DaemonSetQuery:
 
     def _judge(self, answers: Mapping[QueriedObject, ApiResponse]) -> ExplainedVerdict:
         """Return the verdict of the responses, and save whether the namespace could be read."""
-        found = verdicts.judge(answers, namespace=self.cleanup_state.namespace)
+        found = verdicts.judge_responses(answers, namespace=self.cleanup_state.namespace)
         if QueriedObject.NAMESPACE in answers and verdicts.is_queried_object(
             QueriedObject.NAMESPACE, answers[QueriedObject.NAMESPACE]
         ):
@@ -216,7 +216,7 @@ class DaemonSetQuery:
             late = time.monotonic() + _PAUSE_SECONDS >= deadline
             if answer.status in verdicts.DEFINITE or not patient or late:
                 return answer
-            log.get().debug("Asking the API server again", about=asked, said=verdicts.describe(answer))
+            log.get().debug("Asking the API server again", about=asked, said=verdicts.describe_response(answer))
             signals.sleep(_PAUSE_SECONDS)
 
     def _path(self, asked: QueriedObject) -> str:

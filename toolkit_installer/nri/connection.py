@@ -50,23 +50,23 @@ class Backoff:
         self._seen = ""
         self._look = 0.0
 
-    def failed(self, now: float, seen: str, *, there: bool) -> None:
+    def record_failure(self, now: float, seen: str, *, there: bool) -> None:
         """Record a failed attempt. `seen`: what is at the socket's path; `there`: whether a process listens."""
         self._at = now + self._pause
         self._pause = min(self._pause * 2, LONGEST_PAUSE if there else CHECK_SECONDS)
         self._seen, self._look = seen, now + min(CHECK_SECONDS, self._at - now)
 
-    def lost(self, now: float, served_since: float, seen: str) -> None:
+    def record_loss(self, now: float, served_since: float, seen: str) -> None:
         """Record the loss of a connection that was good since `served_since`."""
         if now - served_since >= STEADY_SECONDS:
             self._pause = FIRST_PAUSE
-        self.failed(now, seen, there=True)
+        self.record_failure(now, seen, there=True)
 
-    def when(self) -> float:
-        """Return when to call `due` again."""
+    def find_next_check(self) -> float:
+        """Return when to call `is_due` again."""
         return min(self._at, self._look)
 
-    def due(self, now: float, seen: str) -> bool:
+    def is_due(self, now: float, seen: str) -> bool:
         """Return whether it is time for an attempt, with `seen` at the socket's path now."""
         if seen != self._seen:
             self._pause = FIRST_PAUSE
@@ -127,7 +127,7 @@ class Plugin:
 
     def patience(self) -> float | None:
         """Return after how many seconds `due` is to be called at the latest; None: never, the engine sends requests."""
-        when = self._backoff.when() if self._socket is None else self._deadline
+        when = self._backoff.find_next_check() if self._socket is None else self._deadline
         return None if when is None else max(0.0, when - self._clock())
 
     def due(self) -> list[Event | ConnectionLost]:
@@ -135,9 +135,11 @@ class Plugin:
         now = self._clock()
         if self._socket is not None:
             if self._deadline is not None and now >= self._deadline:
-                return self._lose(f"the engine has not configured the plugin within {REGISTRATION_SECONDS:g} s")
+                return self._end_connection(
+                    f"the engine has not configured the plugin within {REGISTRATION_SECONDS:g} s"
+                )
             return []
-        if not self._backoff.due(now, self._seen()):
+        if not self._backoff.is_due(now, self._seen()):
             return []
         return self._connect()
 
@@ -150,8 +152,8 @@ class Plugin:
         except BlockingIOError:
             return self._send()  # the other direction was ready
         except OSError as error:
-            return self._lose(_words(error))
-        return self._take(data) if data else self._lose("the engine closed the connection")
+            return self._end_connection(_words(error))
+        return self._receive(data) if data else self._end_connection("the engine closed the connection")
 
     def close(self) -> None:
         """End the connection, if there is one."""
@@ -163,9 +165,9 @@ class Plugin:
         try:
             connection = sockets.connect_to_trusted(self._root, self.path, _FLAG)
         except (FileNotFoundError, NotADirectoryError, ConnectionRefusedError) as error:
-            return self._failed(_words(error), there=False)
+            return self._record_failure(_words(error), there=False)
         except (OSError, InstallerError) as error:
-            return self._failed(_words(error), there=True)
+            return self._record_failure(_words(error), there=True)
         self._socket = connection
         self._session = Session(self._identity, self._policy)
         self._out = bytearray(self._session.begin())
@@ -173,18 +175,18 @@ class Plugin:
         self._since = None
         return self._send()
 
-    def _take(self, data: bytes) -> list[Event | ConnectionLost]:
+    def _receive(self, data: bytes) -> list[Event | ConnectionLost]:
         """Respond to received data."""
         try:
             replies, events = self._session.receive(data)
         except ProtocolError as error:
-            return self._lose(f"the engine does not speak NRI: {error}")
-        self._note(events)
+            return self._end_connection(f"the engine does not speak NRI: {error}")
+        self._update_deadline(events)
         self._out += replies
         told: list[Event | ConnectionLost] = [*events, *self._send()]
         for event in events:
             if isinstance(event, Rejected):
-                told += self._lose(f"the engine did not take the plugin: {event.reason}")
+                told += self._end_connection(f"the engine did not take the plugin: {event.reason}")
         return told
 
     def _send(self) -> list[Event | ConnectionLost]:
@@ -196,13 +198,13 @@ class Plugin:
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            return self._lose(_words(error))
+            return self._end_connection(_words(error))
         del self._out[:sent]
         if len(self._out) > _MAX_UNREAD:
-            return self._lose("the engine does not read its answers")
+            return self._end_connection("the engine does not read its answers")
         return []
 
-    def _note(self, events: list[Event]) -> None:
+    def _update_deadline(self, events: list[Event]) -> None:
         """Record the deadline and the start of service, on which the next steps depend."""
         for event in events:
             if isinstance(event, PluginConfigured | Unsupported):
@@ -211,20 +213,20 @@ class Plugin:
                 self._since = self._clock()
                 self._told = None
 
-    def _lose(self, reason: str) -> list[Event | ConnectionLost]:
+    def _end_connection(self, reason: str) -> list[Event | ConnectionLost]:
         self.close()
         self._out.clear()
         since, self._since, self._deadline = self._since, None, None
         if since is None:
-            return self._failed(reason, there=True)
-        self._backoff.lost(self._clock(), since, self._seen())
-        return self._tell(reason)
+            return self._record_failure(reason, there=True)
+        self._backoff.record_loss(self._clock(), since, self._seen())
+        return self._report_loss(reason)
 
-    def _failed(self, reason: str, *, there: bool) -> list[Event | ConnectionLost]:
-        self._backoff.failed(self._clock(), self._seen(), there=there)
-        return self._tell(reason)
+    def _record_failure(self, reason: str, *, there: bool) -> list[Event | ConnectionLost]:
+        self._backoff.record_failure(self._clock(), self._seen(), there=there)
+        return self._report_loss(reason)
 
-    def _tell(self, reason: str) -> list[Event | ConnectionLost]:
+    def _report_loss(self, reason: str) -> list[Event | ConnectionLost]:
         """Report a reason once, however often it is repeated in a row."""
         if reason == self._told:
             return []

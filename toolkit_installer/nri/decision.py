@@ -89,7 +89,7 @@ DeviceVerdict = Granted | Withheld | DevicesRefused
 
 def decide(asked: ContainerRequest, policy: Policy) -> DeviceVerdict:
     """Return what the container gets."""
-    key = next((key for key in _keys(asked.container) if key in asked.annotations), None)
+    key = next((key for key in _list_annotation_keys(asked.container) if key in asked.annotations), None)
     if key is None:
         return Granted()
     value = asked.annotations[key]
@@ -108,7 +108,7 @@ def decide(asked: ContainerRequest, policy: Policy) -> DeviceVerdict:
     return _parse_devices(key, value)
 
 
-def _keys(container: str) -> tuple[str, ...]:
+def _list_annotation_keys(container: str) -> tuple[str, ...]:
     """Return the annotations that apply to a container, highest precedence first."""
     return f"{DOMAIN}/container.{container}", f"{DOMAIN}/pod", DOMAIN
 

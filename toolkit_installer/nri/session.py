@@ -218,7 +218,7 @@ def parse_container(payload: bytes) -> ContainerRequest:
     return ContainerRequest(pod.namespace, pod.name, message.container.name, dict(pod.annotations))
 
 
-def adjustment(devices: tuple[str, ...]) -> bytes:
+def build_adjustment(devices: tuple[str, ...]) -> bytes:
     """Return the response to CreateContainer: the container gets these devices, and is otherwise unchanged."""
     named = [nri_pb2.CDIDevice(name=device) for device in devices]
     return nri_pb2.CreateContainerResponse(
@@ -324,16 +324,16 @@ class Session:
                 continue  # as the engine does with an unknown stream
             for message in received.feed(piece):
                 if stream == RUNTIME:
-                    events += self._answered(message)
+                    events += self._handle_response(message)
                 elif message.kind == MessageKind.REQUEST:
-                    body, told = self._called(message.body)
+                    body, told = self._handle_request(message.body)
                     replies.append(
                         build_frames(PLUGIN, pack_message(TtrpcMessage(message.call, MessageKind.RESPONSE, body)))
                     )
                     events += told
         return b"".join(replies), events
 
-    def _answered(self, message: TtrpcMessage) -> list[Event]:
+    def _handle_response(self, message: TtrpcMessage) -> list[Event]:
         """Process the response to the registration. Raises ProtocolError."""
         if not self._registering or (message.call, message.kind) != (_REGISTER, MessageKind.RESPONSE):
             return []
@@ -344,21 +344,21 @@ class Session:
             raise ProtocolError(f"the answer to the registration cannot be read: {error}") from error
         return [] if reason is None else [Rejected(reason)]
 
-    def _called(self, body: bytes) -> tuple[bytes, list[Event]]:
+    def _handle_request(self, body: bytes) -> tuple[bytes, list[Event]]:
         """Return the response to one call, and the events."""
         method = ""
         try:
             request = parse_request(body)
             method = request.method if request.service == PLUGIN_SERVICE else ""
-            return self._served(method, request.payload)
+            return self._serve(method, request.payload)
         except MalformedError as error:
             reason = str(error)
             return build_error_response(INVALID_ARGUMENT, reason), [Malformed(method, reason)]
 
-    def _served(self, method: str, payload: bytes) -> tuple[bytes, list[Event]]:
+    def _serve(self, method: str, payload: bytes) -> tuple[bytes, list[Event]]:
         """Return the response to a method of the plugin's service, and the events. Raises MalformedError."""
         if method == "CreateContainer":
-            return self._created(payload)
+            return self._handle_new_container(payload)
         if method == "Configure":
             return self._configure(payload)
         if method == "Synchronize":
@@ -380,7 +380,7 @@ class Session:
         self._configured = True
         return build_response(build_subscription()), [PluginConfigured(engine)]
 
-    def _created(self, payload: bytes) -> tuple[bytes, list[Event]]:
+    def _handle_new_container(self, payload: bytes) -> tuple[bytes, list[Event]]:
         if not self._configured:
             return build_error_response(FAILED_PRECONDITION, "the plugin was not configured"), []
         asked = parse_container(payload)
@@ -389,4 +389,4 @@ class Session:
         if isinstance(verdict, DevicesRefused):
             return build_error_response(PERMISSION_DENIED, verdict.reason), told
         devices = verdict.devices if isinstance(verdict, Granted) else ()
-        return build_response(adjustment(devices)), told
+        return build_response(build_adjustment(devices)), told

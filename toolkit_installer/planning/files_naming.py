@@ -25,7 +25,7 @@ from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.engines.containerd import config_files
 from toolkit_installer.engines.containerd.distributions import layout_of
 from toolkit_installer.engines.containerd.layouts import Layout
-from toolkit_installer.engines.containerd.tables import executable, runtimes_in, shape
+from toolkit_installer.engines.containerd.tables import build_shape, read_executable, runtimes_in
 from toolkit_installer.engines.detect.unit_files import TABLE, UNIT_FOLDERS
 from toolkit_installer.engines.ownership import is_beneath
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
@@ -246,10 +246,10 @@ def _find_default_runtime(layout: Layout, path: str, content: bytes, folders: Se
         document = toml_document.parse(content)
     except ConfigurationError:
         return
-    tables = shape(layout.plugin)
+    tables = build_shape(layout.plugin)
     name = lookup(document, tables.default)
     entry = runtimes_in(document, layout.plugin).get(name) if isinstance(name, str) else None
-    runs = executable(entry) if entry is not None else None
+    runs = read_executable(entry) if entry is not None else None
     if runs is not None and any(is_beneath(runs, folder) for folder in folders):
         words = f"{runs} as the default runtime, which {layout.name} was told (its --default-runtime)"
         yield Naming(path, toml_document.line_of(content, tables.default) or 1, words)
@@ -367,7 +367,7 @@ def list_imports(content: bytes, path: str) -> Iterator[str]:
     """Yield the imports of an engine's file, and patterns for the folders that it names."""
     text = content.decode(errors="replace")
     try:
-        yield from config_files.imports(content, path)
+        yield from config_files.list_imports(content, path)
     except ConfigurationError:  # a template, or broken: its imports are read all the same, or will be
         for listed in re.findall(_IMPORTS, text):
             yield from (

@@ -278,7 +278,7 @@ def recognize_specification(node: Node, path: str, folder: str) -> FileRecord | 
     return FileRecord(SPECIFICATION_ROLE, path, None, (memory.digest_of(found.content),))
 
 
-def recorded(work: SpecificationWork, previous: FileRecord | None) -> FileRecord | None:
+def build_record(work: SpecificationWork, previous: FileRecord | None) -> FileRecord | None:
     """Return the record of a specification before its change; None if nothing in the file is ours."""
     if work.target == work.base and not work.changes and previous is None:
         return None

@@ -179,12 +179,12 @@ def inspect_cdi_support(
     """Return an engine's CDI support as found; `folder` is for our specification. Raises NodeError."""
     live = inspection.live
     listed = live.handlers.keys() - live.own if live is not None else set()
-    base = recorded(CdiSupport(request.target.name, folder=folder), receipt)
+    base = add_record(CdiSupport(request.target.name, folder=folder), receipt)
     handlers = tuple(sorted({*base.handlers, *(listed & request.served.keys())}))
     return add_answer(node, msgspec.structs.replace(base, handlers=handlers), live, inspection.silence)
 
 
-def recorded(base: CdiSupport, receipt: Receipt | None) -> CdiSupport:
+def add_record(base: CdiSupport, receipt: Receipt | None) -> CdiSupport:
     """Return `base` with the receipt's facts about its engine."""
     if receipt is None:
         return base
@@ -206,7 +206,7 @@ def installed_method(receipt: Receipt) -> Method | None:
 
 def add_answer(node: Node, base: CdiSupport, live: LiveState | None, silence: str) -> CdiSupport:
     """Return `base` with the facts from its engine's present answer. Raises NodeError."""
-    if registry.row_of(base.engine).shim_sockets:
+    if registry.get_row(base.engine).shim_sockets:
         from toolkit_installer.engines.detect import kubelet  # no other engine needs it
 
         base = msgspec.structs.replace(base, by_shim=kubelet.reaches_docker_by_shim(node))

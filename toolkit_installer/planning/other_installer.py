@@ -54,16 +54,16 @@ def list_replaced(previous: Receipt | None, plan: Plan) -> tuple[str, ...]:
                 wanted.path, [name for name in find_handlers(wanted.file.content, folder) if name not in kept]
             )
     if previous is None:
-        new += in_folder(folder, sorted(plan.toolkit.present))
+        new += describe_folder(folder, sorted(plan.toolkit.present))
     return tuple(dict.fromkeys([*(previous.taken_over if previous is not None else ()), *new]))
 
 
-def in_files(files: Sequence[tuple[str, bytes | None]], folder: str) -> tuple[str, ...]:
+def describe_handlers(files: Sequence[tuple[str, bytes | None]], folder: str) -> tuple[str, ...]:
     """Return the handlers of another installer in files, given as paths and contents, as text."""
     return tuple(words for path, content in files for words in _in_file(path, find_handlers(content, folder)))
 
 
-def in_folder(folder: str, names: Sequence[str]) -> list[str]:
+def describe_folder(folder: str, names: Sequence[str]) -> list[str]:
     """Return the files of another installer in the toolkit's folder, as text; an empty list if there are none."""
     return [f"{folder}: {len(names)} {'file' if len(names) == 1 else 'files'}"] if names else []
 

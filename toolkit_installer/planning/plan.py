@@ -116,7 +116,7 @@ class EngineWork(msgspec.Struct, frozen=True):
     desired: DesiredState
     reload: Reload = Reload(ReloadMode.NONE)
     reload_why: str = ""
-    leaves: bool = False
+    is_removal: bool = False
     """No entry of ours is to stay in its files, which are in the order of a cleanup."""
 
     @property
@@ -151,21 +151,21 @@ class Plan(msgspec.Struct, frozen=True):
         )
 
 
-def plan(target: Target, facts: Facts) -> Plan:
+def build_plan(target: Target, facts: Facts) -> Plan:
     """Return the changes that bring the node to the target; an empty plan if there are none.
 
     Raises ConfigurationError if an engine's files cannot be edited, PayloadError, UsageError; DriverNotReadyError if a
     CDI specification can be neither generated nor kept.
     """
     method = facts.choice.method
-    works = tuple(_engine(each, method) for each in facts.engines)
+    works = tuple(_plan_engine(each, method) for each in facts.engines)
     if target.settings.configure_engine:
         low_level = tuple(runtime for engine in works for runtime in engine.desired.low_level)
     else:  # configured engines stay so
         recorded = facts.receipt.engines if facts.receipt is not None else ()
         low_level = tuple(runtime for record in recorded for runtime in record.low_level)
     missing = facts.generated.missing_nodes if facts.generated is not None else ()
-    specifications = _specifications(facts)
+    specifications = _plan_specifications(facts)
     engines = works
     if method is Method.NRI:
         given_back = (_plan_removal(*each) for each in zip(facts.engines, works, strict=True))
@@ -175,11 +175,11 @@ def plan(target: Target, facts: Facts) -> Plan:
         found = zip(facts.engines, facts.cdi_support, works, strict=True)
         engines = tuple(work for each in found if (work := _plan_cdi(*each)) is not None)
         require_cdi_devices(facts, engines, specifications)
-    toolkit = _toolkit(target, facts, low_level, engines)
-    return Plan(toolkit, engines, specifications, missing, readers(target, facts), facts.choice)
+    toolkit = _plan_toolkit(target, facts, low_level, engines)
+    return Plan(toolkit, engines, specifications, missing, list_cdi_readers(target, facts), facts.choice)
 
 
-def _engine(seen: EngineFacts, method: Method) -> EngineWork:
+def _plan_engine(seen: EngineFacts, method: Method) -> EngineWork:
     engine = get_adapter(seen.request.target.name)
     request = seen.request if method is Method.HANDLERS else seen.request.by_cdi_alone()
     with losses.name_backups_in_errors(seen.records):
@@ -210,10 +210,10 @@ def _plan_removal(seen: EngineFacts, work: EngineWork) -> EngineWork | None:
     notes = tuple(note for wanted in files for note in wanted.notes)
     desired = msgspec.structs.replace(work.desired, files=files, notes=notes, restart_why="")
     again = build_engine_work(work.name, seen.inspection, desired, seen.reload, reload_due=seen.reload_due)
-    return msgspec.structs.replace(again, leaves=True)
+    return msgspec.structs.replace(again, is_removal=True)
 
 
-def _specifications(facts: Facts) -> tuple[SpecificationWork, ...]:
+def _plan_specifications(facts: Facts) -> tuple[SpecificationWork, ...]:
     """Return the changes of the requested CDI specification, and of those no longer requested."""
     made, remark = facts.generated, ""
     failure = made.failure if made is not None else None
@@ -226,7 +226,9 @@ def _specifications(facts: Facts) -> tuple[SpecificationWork, ...]:
     return installed.plan_specifications(facts.specifications, facts.receipt, facts.toolkit.folder, made, remark)
 
 
-def _toolkit(target: Target, facts: Facts, low_level: tuple[str, ...], engines: Sequence[EngineWork]) -> ToolkitWork:
+def _plan_toolkit(
+    target: Target, facts: Facts, low_level: tuple[str, ...], engines: Sequence[EngineWork]
+) -> ToolkitWork:
     seen = facts.toolkit
     files = layout.desired_files(
         target.payload, target.settings.toolkit, low_level, seen.folder, target.driver.root, seen.made
@@ -288,7 +290,7 @@ def is_done(receipt: Receipt | None, plan: Plan) -> bool:
     """
     if receipt is None or receipt.state is not State.INSTALLED or not plan.empty:
         return False
-    if any(engine.leaves for engine in plan.engines):
+    if any(engine.is_removal for engine in plan.engines):
         return False  # its record is to be removed
     if any(_has_other_original(receipt, work) for work in plan.engines):
         return False  # record an administrator's changes, as a lost file is restored from the backup
@@ -387,7 +389,7 @@ def find_unreverted(now: LiveState, work: EngineWork) -> list[str]:
     return wrong
 
 
-def readers(target: Target, facts: Facts) -> tuple[EngineRecord, ...]:
+def list_cdi_readers(target: Target, facts: Facts) -> tuple[EngineRecord, ...]:
     """Return the engines whose containers get the GPU by CDI; if no engine was inspected, the recorded ones."""
     if facts.choice.method is not Method.CDI:
         kept = not target.settings.configure_engine and target.settings.toolkit.cdi.enabled

@@ -25,8 +25,8 @@ from toolkit_installer.node.queries import Query
 from toolkit_installer.planning import other_installer
 from toolkit_installer.planning import plan as plan_of
 from toolkit_installer.planning.observe import observe
-from toolkit_installer.planning.plan import EngineWork, Facts, Plan, plan
-from toolkit_installer.planning.target import Target, resolve
+from toolkit_installer.planning.plan import EngineWork, Facts, Plan, build_plan
+from toolkit_installer.planning.target import Target, resolve_target
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
@@ -73,12 +73,12 @@ def prepare(receipt: Receipt | None, settings: Settings, node: Node, store: Rece
 def prepare_unchecked(receipt: Receipt | None, settings: Settings, node: Node, store: ReceiptStore) -> Prepared:
     """Return the plan without a preflight. Raises the same errors."""
     with processes.cache_names():
-        target = resolve(settings, node, receipt)
+        target = resolve_target(settings, node, receipt)
         facts = observe(node, target, receipt, store)
     # not inside the block: files in use, which must stay, are searched once all else is known
     refuse_contradictions(node, facts)
     with signals.interruptible():  # nothing is written meanwhile, and large files take long
-        return Prepared(target, facts, plan(target, facts))
+        return Prepared(target, facts, build_plan(target, facts))
 
 
 _SHELL = "/bin/sh"

@@ -29,13 +29,13 @@ class Target(msgspec.Struct, frozen=True):
     """No driver is usable, and the driver root from the last installation is kept."""
 
 
-def resolve(settings: Settings, node: Node, receipt: Receipt | None) -> Target:
+def resolve_target(settings: Settings, node: Node, receipt: Receipt | None) -> Target:
     """Resolve what the settings leave open, without writing; `receipt` is the one from before this run.
 
     Raises PayloadError, DriverNotReadyError; ConfigurationError if the node contradicts the settings or its engine
     cannot be determined; UsageError for handlers that cannot be registered.
     """
-    driver, away = roots.resolve(settings.toolkit, node)
+    driver, away = roots.resolve_driver(settings.toolkit, node)
     source = payload.source_root(
         settings.toolkit.source_root,
         settings.toolkit.package_type,
@@ -44,6 +44,6 @@ def resolve(settings: Settings, node: Node, receipt: Receipt | None) -> Target:
     )
     contents = payload.find_payload(Tree(source), source, machine.architecture())
     recorded = [each.name for each in receipt.asked()] if receipt is not None else []
-    found = decide.detect(node, settings, recorded=recorded) if settings.configure_engine else ()
+    found = decide.detect_engines(node, settings, recorded=recorded) if settings.configure_engine else ()
     engines = tuple(Request.of(each, contents.executables, settings.toolkit.folder) for each in found)
     return Target(settings, driver, contents, engines, away)

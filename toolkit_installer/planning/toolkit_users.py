@@ -53,8 +53,8 @@ def is_still_needed(node: Node, folder: str, engines: Sequence[EngineRecord]) ->
     `engines`: those that had handlers, which they may still offer, whatever their files say by now. All other engines
     on the node are queried as well: another program may have registered the toolkit with them.
     """
-    others, closed = _others(node, engines)
-    live = [words for record in (*engines, *others) for words in _engine(node, folder, record)]
+    others, closed = _list_other_engines(node, engines)
+    live = [words for record in (*engines, *others) for words in _list_engine_users(node, folder, record)]
     found = [*live, *closed, *_find_hidden_offers(node, folder), *list_users(node, folder)]
     for holder in found:
         log.get().warning(
@@ -69,10 +69,10 @@ def list_users(node: Node, folder: str, ours: Mapping[str, Container[str]] | Non
 
     `ours`: specifications to ignore, by path, as long as they have one of these SHA-256.
     """
-    return [*found(node, folder), *_specifications(node, folder, ours or {})]
+    return [*list_container_users(node, folder), *_list_specification_users(node, folder, ours or {})]
 
 
-def _others(node: Node, known: Sequence[EngineRecord]) -> tuple[list[EngineRecord], list[str]]:
+def _list_other_engines(node: Node, known: Sequence[EngineRecord]) -> tuple[list[EngineRecord], list[str]]:
     """Return engines on usual sockets without a record, and texts about unreadable ones. Raises NodeError."""
     seen = {node.files.canonical(record.socket) for record in known}
     found, unseen = [], []
@@ -115,7 +115,7 @@ def _find_hidden_offers(node: Node, folder: str) -> list[str]:
     return found
 
 
-def _engine(node: Node, folder: str, record: EngineRecord) -> list[str]:
+def _list_engine_users(node: Node, folder: str, record: EngineRecord) -> list[str]:
     """Return the handlers in the folder that a live engine offers, or why that is unknown."""
     try:
         live = get_adapter(record.name).ask(node, record.socket, _QUERY_SECONDS)
@@ -139,7 +139,7 @@ def _offered(engine: EngineName, live: LiveState, folder: str, ours: Mapping[str
     ]
 
 
-def _specifications(node: Node, folder: str, ours: Mapping[str, Container[str]]) -> list[str]:
+def _list_specification_users(node: Node, folder: str, ours: Mapping[str, Container[str]]) -> list[str]:
     """Return the CDI specifications that name something in the folder, as a hook or a mount."""
     found: dict[str, str] = {}
     for files in node.readers():
@@ -196,7 +196,7 @@ class _ExistingContainer(msgspec.Struct, frozen=True):
         return f"the container {self.name}{find_name(self.name, self.bundle).words} ({self.told_by})"
 
 
-def found(node: Node, folder: str) -> list[str]:
+def list_container_users(node: Node, folder: str) -> list[str]:
     """Return the containers that are stopped and deleted through a runtime in the folder, as text, each once."""
     needed: dict[str, str] = {}
     # first those with a shim, as these have a PID and bundles do not

@@ -88,7 +88,7 @@ class NodeReport:
 
     def record_failure(self, error: InstallerError) -> None:
         """Store why the run could not converge, for the next report of the node's status."""
-        state = node_state.state_of_error(error, rolled_back=self._events.rolled_back)
+        state = node_state.build_error_state(error, rolled_back=self._events.rolled_back)
         state = msgspec.structs.replace(state, message=foreign_words.mask_own_text(state.message))
         self._events.add_failure(state)
         self._saved = msgspec.structs.replace(self._saved, failed=state)
@@ -155,18 +155,20 @@ class NodeReport:
         if kind is None or (self._saved.condition == state and abs(now - self._saved.refreshed) < _REFRESH_SECONDS):
             return
         node = self._api.read()
-        found, text = node_state.found_condition(node, kind), machine.text(now)
+        found, text = node_state.find_condition(node, kind), machine.text(now)
         # a heartbeat in the future, from before the clock was set back, would make a dead run seem alive until then
         reported_at, earliest = str((found or {}).get("lastHeartbeatTime", "")), machine.text(now - _REFRESH_SECONDS)
         recent = earliest < reported_at <= machine.text(now + _REFRESH_SECONDS)
         if not (recent and node_state.matches_state(found, state)):
-            wanted = node_state.condition(kind, state, now=text, since=node_state.since(found, state, now=text))
-            self._api.apply("/status", node_state.conditions_body(self._settings.node, wanted), "the condition")
+            wanted = node_state.build_condition(
+                kind, state, now=text, since=node_state.find_transition_time(found, state, now=text)
+            )
+            self._api.apply("/status", node_state.build_conditions_body(self._settings.node, wanted), "the condition")
         self._saved = msgspec.structs.replace(self._saved, condition=state, refreshed=now)
 
     def _remove_condition(self) -> None:
         if self._settings.condition is not None:
-            self._api.apply("/status", node_state.conditions_body(self._settings.node), "the condition")
+            self._api.apply("/status", node_state.build_conditions_body(self._settings.node), "the condition")
             self._saved = msgspec.structs.replace(self._saved, condition=None, refreshed=0.0)
 
     def _update_taint(self, state: NodeState) -> None:
@@ -176,7 +178,7 @@ class NodeReport:
         boot = machine.boot()
 
         def patch(node: Mapping[str, Any]) -> dict[str, Any] | None:
-            ready_in, stands = node_state.ready_boot(node), node_state.has_taint(node, taint)
+            ready_in, stands = node_state.read_ready_boot(node), node_state.has_taint(node, taint)
             # without `retaint`, a taint that appeared after the node was ready is another client's
             foreign = not self._settings.retaint and (not state.ready or ready_in == boot)
             there = stands if foreign else not state.ready
@@ -204,19 +206,19 @@ class NodeReport:
     def _refuse_to_evict(self, taint: Taint) -> None:
         """Raise ReportError if the taint would keep away or end the DaemonSet's own pods."""
         try:
-            tolerated = verdicts.tolerates(self._api.daemon_set(), msgspec.structs.asdict(taint))
+            tolerated = verdicts.tolerates_taint(self._api.daemon_set(), msgspec.structs.asdict(taint))
         except verdicts.UnclearError as error:
             raise ReportError(f"the taint: the DaemonSet is not understood: {error}") from error
         if not tolerated:
             raise ReportError(f"the taint {taint}: the DaemonSet has no toleration for it, or none that lasts")
 
     def _check_boot(self) -> None:
-        self._booted = node_state.ready_boot(self._api.read()) != machine.boot()
+        self._booted = node_state.read_ready_boot(self._api.read()) != machine.boot()
 
     def _update_labels(self, labels: tuple[tuple[str, str], ...] | None) -> None:
         if not self._settings.labels or labels is None or labels == self._saved.labels:
             return
-        self._api.apply("", node_state.labels_body(self._settings.node, dict(labels)), "the labels")
+        self._api.apply("", node_state.build_labels_body(self._settings.node, dict(labels)), "the labels")
         self._saved = msgspec.structs.replace(self._saved, labels=labels)
 
     # --- requests and retries ---
@@ -283,7 +285,7 @@ def _build_labels(receipt: Receipt | None) -> tuple[tuple[str, str], ...] | None
     if receipt is None or receipt.state is not State.INSTALLED:
         return None
     engines = tuple(str(each.name) for each in receipt.asked())
-    found = node_state.labels(version=__version__, engines=engines, payload=receipt.release)
+    found = node_state.build_labels(version=__version__, engines=engines, payload=receipt.release)
     return tuple(sorted(found.items()))
 
 

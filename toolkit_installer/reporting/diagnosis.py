@@ -167,10 +167,10 @@ class _NodeInspection:
         known = [record.name for record in receipt.asked()] if receipt is not None else []
         names = tuple(dict.fromkeys([*settings.runtimes, *at_work, *known]))
         for name in names:
-            found = self._tried(str(name), (), decide.locate, node, settings, (name,))
+            found = self._tried(str(name), (), decide.locate_engines, node, settings, (name,))
             yield from found
         if not names:
-            yield from decide.all_installed(settings, tuple(evidence))
+            yield from decide.list_installed_engines(settings, tuple(evidence))
 
     def _engine(self, target: EngineTarget) -> EngineSeen | None:
         node = self._node
@@ -178,7 +178,7 @@ class _NodeInspection:
             target.settings, answer_timeout=min(target.settings.answer_timeout, _WAIT_SECONDS)
         )
         target = msgspec.structs.replace(target, settings=asked)
-        row = target.distribution or registry.usual_row(target.name)
+        row = target.distribution or registry.find_usual_distribution(target.name)
         usual = target.config or row.config
         try:
             inspection = get_adapter(target.name).inspect(node, target)
@@ -225,7 +225,7 @@ class _NodeInspection:
             if file.content is not None and file.role != HOOK_ROLE
         ]
         reads = {file.path for file in inspection.files}
-        own = registry.usual_row(target.name).config
+        own = registry.find_usual_distribution(target.name).config
         besides = self._unread([own], reads, lambda content: bool(content.strip()))
         faults = []
         for file in files:
@@ -264,7 +264,7 @@ class _NodeInspection:
         besides = self._unread(candidates, reads, lambda content: any(word in content for word in _LOOKS_LIKE_CRI))
         if inspection.distribution is not None:
             # a node of a distribution may have a plain containerd as well, which reads these files
-            plain = registry.usual_row(EngineName.CONTAINERD).socket
+            plain = registry.find_usual_distribution(EngineName.CONTAINERD).socket
             if serving.find_process(node, EngineName.CONTAINERD, plain) is not None or not _names_nvidia(besides):
                 besides = ()
         return tuple(read), (*besides, *self._unread_templates(inspection)), faults
@@ -420,7 +420,7 @@ class _NodeInspection:
         seen = self._tried("the GPUs", None, gpus.find_gpus, node)
         if seen is not None and seen.absent:
             return None
-        root = self._tried("the driver's root", None, roots.installed_root, node, folder)
+        root = self._tried("the driver's root", None, roots.find_installed_root, node, folder)
         said_by = f"nvidia-container-cli.root in the config.toml below {folder}"
         if root is None:
             candidates = (roots.CONTAINER_ROOT, "/")

@@ -280,7 +280,7 @@ def _nixos(topic: Topic, engine: EngineName) -> str | None:
         Topic.PROGRAMS: "hardware.nvidia-container-toolkit.enable = true",
         Topic.DRIVER: 'services.xserver.videoDrivers = [ "nvidia" ] and hardware.graphics.enable = true',
         Topic.CDI: "hardware.nvidia-container-toolkit.enable = true, which makes the specification at each boot",
-    }.get(topic, registry.row_of(engine).nixos_option)
+    }.get(topic, registry.get_row(engine).nixos_option)
     return f"change {option} in the system's configuration, {_REBUILD}" if option else None
 
 
@@ -297,7 +297,7 @@ def _talos(topic: Topic) -> str:
 
 def _kubespray(topic: Topic, engine: EngineName) -> str | None:
     variable = {
-        Topic.ENGINE: registry.row_of(engine).kubespray_variables,
+        Topic.ENGINE: registry.get_row(engine).kubespray_variables,
         Topic.KUBELET_CGROUP: _KUBESPRAY_CGROUPS,
         Topic.ENGINE_CGROUP: _KUBESPRAY_CGROUPS,
         Topic.KUBELET: "kubelet_config_extra_args",

@@ -132,7 +132,7 @@ def _find_cgroup_mismatch(node: Node, engine: EngineRecord, live: LiveState) -> 
 
 def _is_used_by(node: Node, engine: EngineRecord, user: Kubelet) -> bool:
     """Return whether a kubelet uses this engine. Raises NodeError."""
-    if registry.row_of(engine.name).shim_sockets:
+    if registry.get_row(engine.name).shim_sockets:
         from toolkit_installer.engines.detect import kubelet  # noqa: PLC0415  # as above
 
         return kubelet.reaches_docker_by_shim(node)

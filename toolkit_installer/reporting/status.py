@@ -213,7 +213,7 @@ def _driver(node: Node, settings: Settings, *, has_gpu: bool | None) -> DriverHe
     found = seen.driver
     if found is None and has_gpu is None and seen.nothing_there:
         return None
-    meant_for = roots.installed_root(node, settings.toolkit.folder)
+    meant_for = roots.find_installed_root(node, settings.toolkit.folder)
     if found is not None:
         return DriverHealth(usable=True, root=found.root, version=found.version, wrong=(), meant_for=meant_for)
     return DriverHealth(

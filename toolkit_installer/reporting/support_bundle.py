@@ -148,12 +148,12 @@ def _engines(
     stopped = explain_blocked_queries(node, settings, receipt)
     try:
         recorded = [each.name for each in receipt.asked()] if receipt is not None else []
-        targets = decide.detect(node, settings, recorded=recorded) if stopped is None else ()
+        targets = decide.detect_engines(node, settings, recorded=recorded) if stopped is None else ()
     except ConfigurationError as error:
         gathering.missing["engines"] = str(error)
     if stopped is not None:
         gathering.missing["engines"] = stopped
-    units = [unit for name in registry.names() for unit in registry.usual_row(name).units]
+    units = [unit for name in registry.names() for unit in registry.find_usual_distribution(name).units]
     for target in targets:
         units += target.distribution.units if target.distribution is not None else ()
         try:

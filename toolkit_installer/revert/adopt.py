@@ -50,7 +50,7 @@ def find_leftovers(node: Node, settings: Settings) -> Leftovers:
             failures += _failure(node, folder, adapter, error)
         else:
             records += [] if record is None else [record]
-            taken += other_installer.in_files([(file.path, file.content) for file in inspection.files], folder)
+            taken += other_installer.describe_handlers([(file.path, file.content) for file in inspection.files], folder)
     return Leftovers(_receipt(node, settings, tuple(records), taken), tuple(failures))
 
 
@@ -96,7 +96,7 @@ def _receipt(node: Node, settings: Settings, engines: tuple[EngineRecord, ...], 
         pid_folders=(),
         engines=engines,
         specifications=own,
-        taken_over=(*taken, *other_installer.in_folder(folder, (*inner, *names))),
+        taken_over=(*taken, *other_installer.describe_folder(folder, (*inner, *names))),
     )
 
 
@@ -115,7 +115,7 @@ def _is_left_by_us(node: Node, folder: str) -> bool:
 def _target(node: Node, settings: Settings, adapter: Engine) -> EngineTarget:
     """Return where this engine's files are: a distribution may have them in unusual places."""
     try:
-        return decide.locate(node, settings, (adapter.name,))[0]
+        return decide.locate_engines(node, settings, (adapter.name,))[0]
     except ConfigurationError as error:
         log.get().debug("Looking in the usual places", engine=adapter.name, reason=error.reason)
         return EngineTarget(adapter.name, settings.asked_of(adapter.name))

@@ -188,7 +188,7 @@ def _revert_specifications(engines: EngineReverter, receipt: Receipt) -> Receipt
     works = [installed.plan_revert(seen, file, receipt.toolkit_folder) for file in receipt.specifications]
     if not works:
         return receipt
-    files = (installed.recorded(work, file) for work, file in zip(works, receipt.specifications, strict=True))
+    files = (installed.build_record(work, file) for work, file in zip(works, receipt.specifications, strict=True))
     receipt = msgspec.structs.replace(
         receipt, state=State.REVERTING, specifications=tuple(file for file in files if file is not None)
     )

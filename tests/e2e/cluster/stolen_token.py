@@ -106,12 +106,12 @@ def event(kind: str, name: str, node: str = OWN, **changed: Any) -> Object:
     told = ReportedEvent(
         EventContent(kind, "EngineDown", message, warning=True), f"{involved['name']}.{name}", 1, 0.0, 0.0
     )
-    return node_state.body(told, involved, node=node, now=NOW) | changed
+    return node_state.build_event_body(told, involved, node=node, now=NOW) | changed
 
 
 def again(message: str) -> Object:
     """Return the change by which the program counts an event once more."""
-    return node_state.again(ReportedEvent(EventContent(NODE, "EngineDown", message), "", 2, 0.0, 0.0), last=NOW)
+    return node_state.repeat_event(ReportedEvent(EventContent(NODE, "EngineDown", message), "", 2, 0.0, 0.0), last=NOW)
 
 
 def prepared() -> list[Object]:
@@ -157,13 +157,13 @@ def _patch_event(name: str, body: Any, kind: str = MERGE, place: str = _NODE_EVE
 
 def _condition(node: str) -> Request:
     state = NodeState(ConditionReason.SERVING, "docker serves nvidia")
-    said = node_state.condition(CONDITION, state, now=NOW, since=NOW)
-    return _apply(node, node_state.conditions_body(node, said), "/status")
+    said = node_state.build_condition(CONDITION, state, now=NOW, since=NOW)
+    return _apply(node, node_state.build_conditions_body(node, said), "/status")
 
 
 def _labels(node: str) -> Request:
-    found = node_state.labels(version="1", engines=("docker",), payload="1.18.0")
-    return _apply(node, node_state.labels_body(node, found))
+    found = node_state.build_labels(version="1", engines=("docker",), payload="1.18.0")
+    return _apply(node, node_state.build_labels_body(node, found))
 
 
 def _taint(node: str, **changed: str) -> Request:
@@ -210,9 +210,9 @@ _STATUS_OF_OTHERS: tuple[Object, ...] = (
 
 OWN_FIELDS = (
     _condition(OWN),
-    _apply(OWN, node_state.conditions_body(OWN), "/status"),
+    _apply(OWN, node_state.build_conditions_body(OWN), "/status"),
     _labels(OWN),
-    _apply(OWN, node_state.labels_body(OWN, {})),
+    _apply(OWN, node_state.build_labels_body(OWN, {})),
     _patch(OWN, {"metadata": {"annotations": {READY_IN: "x"}}}),
     _patch(OWN, {"metadata": {"annotations": {READY_IN: None}}}),
     _taint(OWN),
@@ -272,7 +272,7 @@ TABLE = (
             *(_patch_status(OWN, {"status": change}) for change in _STATUS_OF_OTHERS),
             _patch_status(OWN, {"status": {"conditions": [{"$patch": "delete", "type": "Ready"}]}}, STRATEGIC),
             _patch_status(OWN, [{"op": "remove", "path": "/status/conditions/0"}], JSON_PATCH),
-            _apply(OWN, node_state.conditions_body(OWN, {"type": "Ready", "status": "False"}), "/status"),
+            _apply(OWN, node_state.build_conditions_body(OWN, {"type": "Ready", "status": "False"}), "/status"),
         ),
     ),
     Row(
@@ -297,7 +297,9 @@ TABLE = (
             _patch_status(OWN, {"metadata": {"labels": {"example.com/label": "x"}}}),
             _patch_status(OWN, {"metadata": {"annotations": {"example.com/note": "x"}}}),
             _apply(
-                OWN, node_state.labels_body(OWN, {"kubernetes.io/os": "x"}), query="fieldManager=kubelet&force=true"
+                OWN,
+                node_state.build_labels_body(OWN, {"kubernetes.io/os": "x"}),
+                query="fieldManager=kubelet&force=true",
             ),
             _patch(OWN, [{"op": "remove", "path": "/metadata/labels"}], JSON_PATCH),
         ),
@@ -415,7 +417,7 @@ TABLE = (
             Request("PUT", f"/api/v1/nodes/{OWN}/status", node(OWN)),
             Request("PUT", f"/api/v1/nodes/{OTHER}/status", node(OTHER)),
             Request("POST", "/api/v1/nodes", node("node-c")),
-            _apply("node-c", node_state.labels_body("node-c", {"toolkit-installer/version": "x"})),
+            _apply("node-c", node_state.build_labels_body("node-c", {"toolkit-installer/version": "x"})),
             Request("DELETE", f"/api/v1/nodes/{OWN}"),
             Request("DELETE", "/api/v1/nodes"),
             Request("GET", "/api/v1/nodes"),

@@ -41,21 +41,21 @@ def seen(
 def work(
     *,
     cdi_on: bool = False,
-    leaves: bool = False,
+    is_removal: bool = False,
     folders: tuple[str, ...] | None = ("/etc/cdi",),
     reload: Reload = RESTART,
     why: str = "its configuration changes",
 ) -> EngineWork:
     live = None if folders is None else LiveState("2.1.0", {}, "runc", cdi_folders=folders)
     desired = DesiredState((), {}, None, cdi_on=cdi_on)
-    return EngineWork(NAME, Inspection("/run/c.sock", (), live), desired, reload, why, leaves)
+    return EngineWork(NAME, Inspection("/run/c.sock", (), live), desired, reload, why, is_removal)
 
 
 @pytest.mark.parametrize(
     "found, named",
     [
         (seen(work=work()), True),
-        (seen(work=work(leaves=True, cdi_on=True)), True),
+        (seen(work=work(is_removal=True, cdi_on=True)), True),
         (seen(work=work(cdi_on=True)), False),
         (seen(by=OTHER, work=work()), False),
         (seen(), False),

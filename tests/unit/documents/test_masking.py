@@ -86,14 +86,14 @@ def test_everything_that_planning_reads_of_a_configuration_is_on_the_list() -> N
         path
         for plugin in tables.PLUGINS
         for path in (
-            tables.shape(plugin).default,
+            tables.build_shape(plugin).default,
             tables.legacy_type(plugin),
             tables.enable_cdi(plugin),
-            (*tables.shape(plugin).runtimes, runtime, "runtime_type"),
-            (*tables.shape(plugin).runtimes, runtime, "options", "BinaryName"),
-            (*tables.shape(plugin).runtimes, runtime, "options", "Runtime"),
-            (*tables.shape(plugin).runtimes, runtime, "container_annotations"),
-            (*tables.shape(plugin).runtimes, runtime, "sandbox_mode"),
+            (*tables.build_shape(plugin).runtimes, runtime, "runtime_type"),
+            (*tables.build_shape(plugin).runtimes, runtime, "options", "BinaryName"),
+            (*tables.build_shape(plugin).runtimes, runtime, "options", "Runtime"),
+            (*tables.build_shape(plugin).runtimes, runtime, "container_annotations"),
+            (*tables.build_shape(plugin).runtimes, runtime, "sandbox_mode"),
         )
     ]
     shapes = (docker_config.SHAPE, crio_config.SHAPE)

@@ -15,7 +15,7 @@ from toolkit_installer.engines.containerd import tables as containerd_tables
 from toolkit_installer.engines.docker import config as docker_config
 from toolkit_installer.engines.ownership import Shape
 
-CONTAINERD = containerd_tables.shape(containerd_tables.GRPC)
+CONTAINERD = containerd_tables.build_shape(containerd_tables.GRPC)
 NAMES = st.sampled_from(["runc", "crun", "kata", "own"])
 PATHS = st.sampled_from(["/usr/sbin/runc", "/usr/bin/crun", "/opt/own", None])
 KINDS = st.sampled_from([None, "io.containerd.runc.v2", "io.containerd.kata.v2"])
@@ -54,4 +54,4 @@ def test_the_unnamed_default_of_containerd_before_2_counts_only_if_it_has_a_type
     table = containerd_tables.table_of(containerd_tables.SHORT)
     for kind, first in (("io.containerd.runc.v2", "/opt/own"), ("", "runc")):
         base = apply_changes({}, (Set((*table, "default_runtime"), {"runtime_type": kind, "options": options}),))
-        assert containerd_sources.low_level(base, containerd_tables.SHORT)[0] == first
+        assert containerd_sources.list_low_level_runtimes(base, containerd_tables.SHORT)[0] == first

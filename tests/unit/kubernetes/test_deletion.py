@@ -51,7 +51,7 @@ class Server:
             mock.patch.object(deletion, "time", self),
             mock.patch.object(deletion, "signals", self),
         ):
-            deletion.delete(DeletionSettings("toolkit-installer", "::1"), seconds)
+            deletion.delete_daemon_set(DeletionSettings("toolkit-installer", "::1"), seconds)
 
     # --- what stands for the API server ---
 

@@ -53,13 +53,13 @@ def test_a_taint_comes_and_goes_and_every_other_one_stays_as_it_is(
     patch = node_state.build_taint_patch(old, OURS, there=there, boot=boot)
     others = [each for each in found if (each["key"], each["effect"]) != (OURS.key, OURS.effect)]
     if patch is None:
-        assert (node_state.has_taint(old, OURS), node_state.ready_boot(old)) == (there, boot)
+        assert (node_state.has_taint(old, OURS), node_state.read_ready_boot(old)) == (there, boot)
         return
     assert patch["metadata"]["resourceVersion"] == "7"
     listed = patch.get("spec", {"taints": found})["taints"] or []
     assert [each for each in listed if (each["key"], each["effect"]) != (OURS.key, OURS.effect)] == others
     new = node(listed, patch["metadata"].get("annotations", {node_state.READY_IN: before})[node_state.READY_IN])
-    assert (node_state.has_taint(new, OURS), node_state.ready_boot(new)) == (there, boot)
+    assert (node_state.has_taint(new, OURS), node_state.read_ready_boot(new)) == (there, boot)
     assert node_state.build_taint_patch(new, OURS, there=there, boot=boot) is None
 
 
@@ -71,10 +71,16 @@ def test_the_last_taint_goes_with_its_list() -> None:
 
 
 def test_a_condition_says_since_when_it_holds_and_an_unchanged_status_keeps_its_time() -> None:
-    first = node_state.condition(KIND, DOWN, now="T1", since=node_state.since(None, DOWN, now="T1"))
+    first = node_state.build_condition(
+        KIND, DOWN, now="T1", since=node_state.find_transition_time(None, DOWN, now="T1")
+    )
     worse = NodeState(ConditionReason.DRIFT, "x")
-    second = node_state.condition(KIND, worse, now="T2", since=node_state.since(first, worse, now="T2"))
-    third = node_state.condition(KIND, READY, now="T3", since=node_state.since(second, READY, now="T3"))
+    second = node_state.build_condition(
+        KIND, worse, now="T2", since=node_state.find_transition_time(first, worse, now="T2")
+    )
+    third = node_state.build_condition(
+        KIND, READY, now="T3", since=node_state.find_transition_time(second, READY, now="T3")
+    )
     assert [each["lastTransitionTime"] for each in (first, second, third)] == ["T1", "T1", "T3"]
     assert [each["status"] for each in (first, second, third)] == ["False", "False", "True"]
     assert node_state.matches_state(second, worse)
@@ -83,8 +89,8 @@ def test_a_condition_says_since_when_it_holds_and_an_unchanged_status_keeps_its_
 
 
 def test_nobody_elses_condition_is_taken_for_ours() -> None:
-    assert node_state.found_condition(real("node"), KIND) is None
-    assert node_state.found_condition({}, KIND) is None
+    assert node_state.find_condition(real("node"), KIND) is None
+    assert node_state.find_condition({}, KIND) is None
 
 
 @pytest.mark.parametrize(
@@ -102,21 +108,21 @@ def test_nobody_elses_condition_is_taken_for_ours() -> None:
 def test_each_failure_has_a_reason_of_the_list(
     error: InstallerError, reason: ConditionReason, *, rolled_back: bool
 ) -> None:
-    state = node_state.state_of_error(error, rolled_back=rolled_back)
+    state = node_state.build_error_state(error, rolled_back=rolled_back)
     assert (state.reason, state.ready) == (reason, False)
     assert re.fullmatch("[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?", state.reason)  # metav1.Condition's own rule
 
 
 @given(st.text(max_size=100))
 def test_whatever_a_release_is_called_it_fits_into_a_label(text: str) -> None:
-    assert re.fullmatch(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?", node_state.label_value(text))
-    assert len(node_state.label_value(text)) <= 63
+    assert re.fullmatch(r"(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])?", node_state.build_label_value(text))
+    assert len(node_state.build_label_value(text)) <= 63
 
 
 def test_what_is_not_known_gets_no_label() -> None:
-    found = node_state.labels(version="0.1.0", engines=("docker", "containerd"), payload=None)
+    found = node_state.build_labels(version="0.1.0", engines=("docker", "containerd"), payload=None)
     assert found == {"toolkit-installer/version": "0.1.0", "toolkit-installer/engine": "docker_containerd"}
-    assert node_state.labels_body("n", {})["metadata"] == {"name": "n"}
+    assert node_state.build_labels_body("n", {})["metadata"] == {"name": "n"}
 
 
 @pytest.mark.parametrize(
@@ -135,7 +141,7 @@ def test_only_a_toleration_that_lasts_lets_our_pods_stay(
 ) -> None:
     daemon_set = {"spec": {"template": {"spec": {"containers": [{}], "tolerations": [toleration]}}}}
     taint = {"key": OURS.key, "value": OURS.value, "effect": effect}
-    assert verdicts.tolerates(daemon_set, taint) is tolerated
+    assert verdicts.tolerates_taint(daemon_set, taint) is tolerated
 
 
 DRIFT = EventContent("Node", "Drift", "somebody changed the file", warning=True)
@@ -227,6 +233,8 @@ def test_what_is_no_utf_8_can_be_sent_all_the_same() -> None:
 
 def test_an_event_of_the_node_is_in_the_namespace_that_kubernetes_asks_for() -> None:
     told = ReportedEvent(DRIFT, "n.1", 1, T0, T0)
-    body = node_state.body(told, {"kind": "Node", "name": "n", "uid": "n"}, node="n", now="2026-01-01T00:00:00Z")
+    body = node_state.build_event_body(
+        told, {"kind": "Node", "name": "n", "uid": "n"}, node="n", now="2026-01-01T00:00:00Z"
+    )
     assert body["metadata"] == {"name": "n.1", "namespace": "default"}
     assert (body["type"], body["count"], body["source"]["host"]) == ("Warning", 1, "n")

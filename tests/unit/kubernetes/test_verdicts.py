@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.api_server import real
 from toolkit_installer.kubernetes import verdicts
-from toolkit_installer.kubernetes.verdicts import UnclearError, scheduling_obstacle
+from toolkit_installer.kubernetes.verdicts import UnclearError, find_scheduling_obstacle
 
 GPU = "nvidia.com/gpu.present"
 
@@ -37,7 +37,7 @@ def judged(pod: dict[str, Any], node: dict[str, Any] | None = None, **labels: An
     machine["metadata"]["labels"].update(labels)
     daemon_set["spec"]["template"]["spec"].update(pod)
     machine["spec"].update(node or {})
-    return scheduling_obstacle(daemon_set, machine)
+    return find_scheduling_obstacle(daemon_set, machine)
 
 
 def tainted(key: str, effect: str, value: str = "") -> dict[str, Any]:
@@ -159,17 +159,17 @@ def test_a_label_that_is_no_text_is_not_understood(count: Any) -> None:
 )
 def test_a_daemonset_without_pods_wants_no_node(changed: dict[str, Any]) -> None:
     with pytest.raises(UnclearError):
-        scheduling_obstacle(real("daemonset") | changed, real("node"))
+        find_scheduling_obstacle(real("daemonset") | changed, real("node"))
     with pytest.raises(UnclearError):
-        verdicts.tolerates(real("daemonset") | changed, {"key": "x", "effect": "NoSchedule"})
+        verdicts.tolerates_taint(real("daemonset") | changed, {"key": "x", "effect": "NoSchedule"})
 
 
 def test_an_object_without_its_name_is_not_understood() -> None:
     with pytest.raises(UnclearError, match="name"):
-        scheduling_obstacle(real("daemonset"), {"kind": "Node"})
+        find_scheduling_obstacle(real("daemonset"), {"kind": "Node"})
 
 
 def test_neither_object_is_changed() -> None:
     daemon_set, node = real("daemonset"), real("node")
-    scheduling_obstacle(daemon_set, node)
+    find_scheduling_obstacle(daemon_set, node)
     assert (daemon_set, node) == (real("daemonset"), real("node"))

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from tests.support.api_server import real, status, token
 from toolkit_installer.kubernetes import client, verdicts, wanted
 from toolkit_installer.kubernetes.client import ApiResponse, Bearer
-from toolkit_installer.kubernetes.verdicts import CleanupState, CleanupVerdict, QueriedObject, judge
+from toolkit_installer.kubernetes.verdicts import CleanupState, CleanupVerdict, QueriedObject, judge_responses
 from toolkit_installer.kubernetes.wanted import DaemonSetQuery
 from toolkit_installer.settings import ClusterSettings
 
@@ -89,7 +89,7 @@ TABLE: list[tuple[str, dict[QueriedObject, ApiResponse], CleanupVerdict]] = [
 
 @pytest.mark.parametrize("answers, verdict", [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
 def test_what_the_answers_come_to(answers: dict[QueriedObject, ApiResponse], verdict: CleanupVerdict) -> None:
-    finding = judge(answers)
+    finding = judge_responses(answers)
     assert finding.verdict is verdict, finding.why
 
 
@@ -97,7 +97,7 @@ def test_what_the_answers_come_to(answers: dict[QueriedObject, ApiResponse], ver
 @pytest.mark.parametrize("asked", list(QueriedObject))
 def test_an_api_server_that_fails_says_nothing(answer: ApiResponse, asked: QueriedObject) -> None:
     answers = {DS: answer} if asked is DS else {**THERE, asked: answer}
-    finding = judge(answers)
+    finding = judge_responses(answers)
     assert finding.verdict is CleanupVerdict.UNKNOWN
     assert str(asked) in finding.why
     assert not verdicts.accepted_identities([answer]) or answer.kind == "Pod"
@@ -105,7 +105,7 @@ def test_an_api_server_that_fails_says_nothing(answer: ApiResponse, asked: Queri
 
 def test_a_namespace_that_may_not_be_looked_at_any_more_is_another_thing() -> None:
     """Kubernetes deletes a namespace's permissions between two questions, and its DaemonSet after that."""
-    assert judge({**THERE, NS: FORBIDDEN}, namespace=True).verdict is CleanupVerdict.FORBIDDEN
+    assert judge_responses({**THERE, NS: FORBIDDEN}, namespace=True).verdict is CleanupVerdict.FORBIDDEN
     deleted = then((0.5, THERE[DS]), (8, FORBIDDEN), (ALWAYS, UNKNOWN_TOKEN))
     script = Script(deleted, deleted)
     script.hidden = NS
@@ -115,14 +115,14 @@ def test_a_namespace_that_may_not_be_looked_at_any_more_is_another_thing() -> No
 def test_an_object_that_is_not_understood_says_nothing() -> None:
     strange = found("daemonset")
     strange.body["spec"]["template"]["spec"]["affinity"] = "somewhere"
-    assert judge({**THERE, DS: strange}).verdict is CleanupVerdict.UNKNOWN
+    assert judge_responses({**THERE, DS: strange}).verdict is CleanupVerdict.UNKNOWN
 
 
 def test_whatever_is_answered_somebody_is_told_why() -> None:
     """Every combination of answers: a verdict, never an exception, and words."""
     pool = [found("daemonset"), found("namespace"), found("node"), MISSING, FORBIDDEN, UNKNOWN_TOKEN, *FAILING]
     for three in itertools.product(pool, repeat=3):
-        assert judge(dict(zip(QueriedObject, three, strict=True))).why
+        assert judge_responses(dict(zip(QueriedObject, three, strict=True))).why
 
 
 # --- the tables of docs/kubernetes.md are the functions ---

@@ -37,10 +37,10 @@ def test_handlers_are_those_whose_program_lies_in_the_toolkit(content: bytes | N
 
 def test_leftovers_are_described_with_their_file_and_number() -> None:
     files = [("/etc/docker/daemon.json", DOCKER % TOOLKIT.encode()), ("/etc/absent", None)]
-    assert other_installer.in_files(files, TOOLKIT) == ("/etc/docker/daemon.json: handler nvidia",)
-    assert other_installer.in_folder(TOOLKIT, ["a"]) == [f"{TOOLKIT}: 1 file"]
-    assert other_installer.in_folder(TOOLKIT, ["a", "b"]) == [f"{TOOLKIT}: 2 files"]
-    assert other_installer.in_folder(TOOLKIT, []) == []
+    assert other_installer.describe_handlers(files, TOOLKIT) == ("/etc/docker/daemon.json: handler nvidia",)
+    assert other_installer.describe_folder(TOOLKIT, ["a"]) == [f"{TOOLKIT}: 1 file"]
+    assert other_installer.describe_folder(TOOLKIT, ["a", "b"]) == [f"{TOOLKIT}: 2 files"]
+    assert other_installer.describe_folder(TOOLKIT, []) == []
 
 
 def test_another_installation_counts_while_its_receipt_exists(tmp_path: Path) -> None:

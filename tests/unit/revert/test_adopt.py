@@ -24,7 +24,7 @@ def test_an_engine_of_an_unknown_distribution_is_cleaned_up_by_the_given_setting
     def refuse(*_: object) -> Any:
         raise ConfigurationError("two distributions run here")
 
-    monkeypatch.setattr(decide, "locate", refuse)
+    monkeypatch.setattr(decide, "locate_engines", refuse)
     asked = EngineSettings(socket="/run/asked.sock")
     settings = Settings(engine_of=((name, asked),))
     target = adopt._target(Node.open(str(tmp_path), "/host"), settings, get_adapter(name))

@@ -202,7 +202,7 @@ _OF_ONE_WITH_DROP_INS = ("drop_in", "drop_in_host_path")
 def _refuse_shared_paths(answers_of: Mapping[EngineName, Answers]) -> None:
     """Raise UsageError for one path that is given for several engines; each engine has variables of its own."""
     for name, answers in answers_of.items():
-        with_drop_ins = {each for each in answers_of if registry.row_of(each).has_drop_ins}
+        with_drop_ins = {each for each in answers_of if registry.get_row(each).has_drop_ins}
         options = (
             *_OF_ONE_ENGINE,
             *(_OF_ONE_WITH_DROP_INS if name in with_drop_ins and len(with_drop_ins) > 1 else ()),
@@ -351,7 +351,7 @@ def _engine(answers: Answers, name: EngineName | None, *, hooks: bool) -> Engine
         answers.flag("enable_cdi_in_runtime") if answers.given("enable_cdi_in_runtime") else _cdi(answers).enabled
     )
     executable = answers.text_or_none("executable") or ""
-    row = registry.row_of(name) if name is not None else None
+    row = registry.get_row(name) if name is not None else None
     without = _OF_ONE_WITH_DROP_INS if row is not None and not row.has_drop_ins else ()
     return answers.settings(
         EngineSettings,

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from toolkit_installer import log
 from toolkit_installer.engines.api import Engine, EngineSilentError, LiveState
 from toolkit_installer.engines.common import command_line
-from toolkit_installer.engines.registry import ENGINES, usual_row
+from toolkit_installer.engines.registry import ENGINES, find_usual_distribution
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.node import machine, processes, signals
 from toolkit_installer.node.descriptors import list_bound_sockets
@@ -218,7 +218,7 @@ def _addresses(engine: EngineName, process: Process) -> list[str] | None:
     if any(address.startswith("fd:") for address in given):
         return list_bound_sockets(process.pid)  # systemd made its sockets before it started
     if engine is EngineName.DOCKER and not given:
-        return [usual_row(engine).socket, *(list_bound_sockets(process.pid) or ())]
+        return [find_usual_distribution(engine).socket, *(list_bound_sockets(process.pid) or ())]
     if not given:
         return list_bound_sockets(process.pid) or None  # its files may name one; a starting engine has none yet
     return [address.removeprefix(_UNIX) for address in given]
@@ -231,12 +231,12 @@ def _read_configured_sockets(process: Process) -> list[str] | None:
     from toolkit_installer.engines.containerd.config_files import find_config  # noqa: PLC0415
 
     try:
-        path = find_config(process) or usual_row(EngineName.CONTAINERD).config
+        path = find_config(process) or find_usual_distribution(EngineName.CONTAINERD).config
         grpc = toml_document.parse(read_as(process, path) or b"").get("grpc")
     except ConfigurationError:
         return None
     address = grpc.get("address") if isinstance(grpc, dict) else None
-    return [address if isinstance(address, str) and address else usual_row(EngineName.CONTAINERD).socket]
+    return [address if isinstance(address, str) and address else find_usual_distribution(EngineName.CONTAINERD).socket]
 
 
 @Query()

@@ -36,15 +36,15 @@ from toolkit_installer.engines.containerd.tables import (
     RUNTIME,
     SHORT,
     VERSION,
+    build_shape,
     enable_cdi,
-    executable,
     is_runc,
     legacy_default,
     legacy_type,
     parse_checked,
     plugins_in,
+    read_executable,
     same_import,
-    shape,
 )
 from toolkit_installer.engines.ownership import (
     MARKER,
@@ -89,7 +89,7 @@ class Candidate(msgspec.Struct, frozen=True):
     why: str
 
 
-def candidates(sources: ContainerdSources, effective: Table, plugin: str, toolkit_folder: str) -> list[Candidate]:
+def find_candidates(sources: ContainerdSources, effective: Table, plugin: str, toolkit_folder: str) -> list[Candidate]:
     """Return a candidate for each source, in order. `effective` is the engine's own configuration without our changes.
 
     Raises ConfigurationError, naming the file, for a source that cannot be read as a containerd configuration.
@@ -104,9 +104,9 @@ def _candidate(
     source: str, sources: ContainerdSources, effective: Table, plugin: str, toolkit_folder: str
 ) -> Candidate:
     if source == FILE:
-        return Candidate(source, base_runtime(effective, plugin), f"containerd's own files have {_NO_BASE_RUNTIME}")
+        return Candidate(source, get_base_runtime(effective, plugin), f"containerd's own files have {_NO_BASE_RUNTIME}")
     if source == COMMAND:
-        name = lookup(effective, shape(plugin).default)
+        name = lookup(effective, build_shape(plugin).default)
         named = name if isinstance(name, str) and name else BUILT_IN_RUNTIME
         found = find_base_runtime(sources.printed or {}, named, toolkit_folder)
         silent = "no containerd runs whose binary prints its configuration"
@@ -129,43 +129,43 @@ def note_unused_sources(sources: ContainerdSources, candidates: Sequence[Candida
     return [f"--config-source {each.source} is not used: {each.why}" for each in empty]
 
 
-def chosen_base_runtime(candidates: Sequence[Candidate], effective: Table, plugin: str) -> Table:
+def choose_base_runtime(candidates: Sequence[Candidate], effective: Table, plugin: str) -> Table:
     """Return the settings that the handlers get: the table of the first source that has one.
 
     Where the engine's own file has equal settings, its spelling is kept.
     """
     first = next((each.table for each in candidates if each.table), {})
-    file = base_runtime(effective, plugin)
+    file = get_base_runtime(effective, plugin)
     return file if is_same(strip_defaults(first), strip_defaults(file)) else first
 
 
-def base_runtime(document: Table, plugin: str, name: str | None = None) -> Table:
+def get_base_runtime(document: Table, plugin: str, name: str | None = None) -> Table:
     """Return the runtime of a plugin's table whose settings the handlers get, {} if there is none.
 
     This is the runtime `name`, by default the table's default runtime. A runtime that is not a runc (Kata, gVisor) is
     skipped for the runtime `runc`, as its options have another meaning.
     """
-    place = shape(plugin)
+    place = build_shape(plugin)
     runtimes = lookup(document, place.runtimes)
     known = runtimes if isinstance(runtimes, dict) else {}
     default = lookup(document, place.default) if name is None else name
     named = (known.get(each) for each in (default, BUILT_IN_RUNTIME) if isinstance(each, str))
-    candidates = (legacy_entry(document, plugin), *named)
+    candidates = (find_legacy_entry(document, plugin), *named)
     return next((entry for entry in candidates if is_runc(entry)), {})
 
 
-def legacy_entry(document: Table, plugin: str) -> Any:
+def find_legacy_entry(document: Table, plugin: str) -> Any:
     """Return the table that overrides the default runtime's name on containerd 1.x, None if there is none."""
     return lookup(document, legacy_default(plugin)) if lookup(document, legacy_type(plugin)) else None
 
 
-def low_level(document: Table, plugin: str, built_in: str = BUILT_IN_RUNTIME) -> tuple[str, ...]:
+def list_low_level_runtimes(document: Table, plugin: str, built_in: str = BUILT_IN_RUNTIME) -> tuple[str, ...]:
     """Return the low-level runtimes of a plugin's table, best first (`ownership.list_low_level_runtimes`).
 
     `built_in`: the executable of a runtime that names none.
     """
     return ownership_of.list_low_level_runtimes(
-        document, shape(plugin), legacy=legacy_entry(document, plugin), built_in=built_in
+        document, build_shape(plugin), legacy=find_legacy_entry(document, plugin), built_in=built_in
     )
 
 
@@ -177,8 +177,8 @@ def find_base_runtime(document: Table, name: str | None, toolkit_folder: str) ->
     """
     for plugin in PLUGINS:
         for each in (name, BUILT_IN_RUNTIME):
-            entry = base_runtime(document, plugin, each)
-            if entry and not is_beneath(executable(entry), toolkit_folder):
+            entry = get_base_runtime(document, plugin, each)
+            if entry and not is_beneath(read_executable(entry), toolkit_folder):
                 told = strip_defaults(entry)
                 return told if isinstance(told, dict) else {}
     return {}
@@ -220,7 +220,7 @@ class TableAdditions(msgspec.Struct, frozen=True):
     cdi: bool = False
 
 
-def entries(
+def build_entries(
     source: Table, plugin: str, handlers: Sequence[Handler], settings: EngineSettings = _DEFAULT_SETTINGS
 ) -> tuple[tuple[str, Table], ...]:
     """Return each handler's runtime table: a copy of `source` with our executable and the requested settings."""
@@ -246,7 +246,7 @@ def entries(
     return tuple(made)
 
 
-def built_in(plugin: str) -> Table:
+def build_built_in(plugin: str) -> Table:
     """Return our table for the engine's own runc, as 1.7 prints it; under newer names it has no `sandbox_mode`."""
     return _BUILT_IN if plugin == RUNTIME else _BUILT_IN | {"sandbox_mode": "podsandbox"}
 
@@ -261,9 +261,9 @@ def add_parts(base: bytes, parts: Sequence[TableAdditions], version: int | None 
     if version is not None:
         changes.append(Set(VERSION, version))
     for part in parts:
-        place = shape(part.plugin)
+        place = build_shape(part.plugin)
         if part.built_in:
-            changes.append(Set((*place.runtimes, BUILT_IN_RUNTIME), built_in(part.plugin)))
+            changes.append(Set((*place.runtimes, BUILT_IN_RUNTIME), build_built_in(part.plugin)))
         changes += [Set((*place.runtimes, name), entry) for name, entry in (*part.copied, *part.handlers)]
         if part.default is not None and part.legacy:
             changes.append(Set(legacy_default(part.plugin), dict(part.handlers)[part.default]))
@@ -276,10 +276,10 @@ def add_parts(base: bytes, parts: Sequence[TableAdditions], version: int | None 
     return toml_document.edit(base, changes, marker=MARKER), record_ownership(document, changes)
 
 
-def chosen_defaults(content: bytes, ownership: Ownership, handlers: Collection[str]) -> list[Change]:
+def keep_chosen_defaults(content: bytes, ownership: Ownership, handlers: Collection[str]) -> list[Change]:
     """Return the changes that keep our handlers as default where another program made them so. Raises DocumentError."""
     document = toml_document.parse(content)
-    places = [shape(plugin) for plugin in PLUGINS]
+    places = [build_shape(plugin) for plugin in PLUGINS]
     chosen = {place.default: find_chosen_default(document, place, ownership, handlers) for place in places}
     return [Set(path, name) for path, name in chosen.items() if name is not None]
 
@@ -294,7 +294,7 @@ def add_import(base: bytes, path: str) -> tuple[bytes, Ownership]:
     return toml_document.edit(base, [Set(IMPORTS, [*imports, path])], marker=MARKER), Ownership((item,))
 
 
-def without_us(
+def remove_ours_from_text(
     content: bytes,
     ownership: Ownership,
     toolkit_folder: str,
@@ -324,11 +324,11 @@ def without_us(
             goes = "it goes" if isinstance(made[0], Remove) else "the old one is back, with what was added to it"
             left.append(f"table default_runtime: somebody else changed it, but it runs our executable: {goes}")
         document = apply_changes(document, tuple(made))
-        stripped, theirs = remove_ours(document, shape(plugin), ownership, toolkit_folder, original, handlers)
+        stripped, theirs = remove_ours(document, build_shape(plugin), ownership, toolkit_folder, original, handlers)
         made += stripped
         left += theirs
         document = apply_changes(document, stripped)
-        kept, notes = _keep_built_in(document, shape(plugin), ownership)
+        kept, notes = _keep_built_in(document, build_shape(plugin), ownership)
         document = apply_changes(document, tuple(kept))
         changes += [*made, *kept]
         left += notes
@@ -364,7 +364,7 @@ def _remove_legacy_default(document: Table, plugin: str, ownership: Ownership, t
     path = legacy_default(plugin)
     owned = ownership.of(path)
     entry = lookup(document, path)
-    if not is_beneath(executable(entry), toolkit_folder) or (owned is not None and is_same(entry, owned.ours)):
+    if not is_beneath(read_executable(entry), toolkit_folder) or (owned is not None and is_same(entry, owned.ours)):
         return []  # not ours, or `strip` removes it
     return [
         Remove(path)
@@ -415,10 +415,10 @@ def _remove_version(document: Table, ownership: Ownership) -> tuple[list[Change]
     return [Remove(VERSION)], []
 
 
-def ours(content: bytes, toolkit_folder: str) -> bool:
+def has_ours(content: bytes, toolkit_folder: str) -> bool:
     """Return whether any runtime of the file lies in our toolkit folder. Raises DocumentError."""
     document = toml_document.parse(content)
-    return any(ownership_of.ours(document, shape(plugin), toolkit_folder) for plugin in PLUGINS)
+    return any(ownership_of.ours(document, build_shape(plugin), toolkit_folder) for plugin in PLUGINS)
 
 
 def has_only_our_runtimes(content: bytes, toolkit_folder: str) -> bool:
@@ -427,13 +427,13 @@ def has_only_our_runtimes(content: bytes, toolkit_folder: str) -> bool:
     nvidia-ctk copies all of config.toml's runtimes into its drop-in, ours among them, next to the one that it
     registers. Raises DocumentError.
     """
-    return ours(content, toolkit_folder) and not has_nvidia_elsewhere(content, toolkit_folder)
+    return has_ours(content, toolkit_folder) and not has_nvidia_elsewhere(content, toolkit_folder)
 
 
 def has_nvidia_elsewhere(content: bytes, toolkit_folder: str) -> bool:
     """Return whether an NVIDIA runtime of the file lies outside our toolkit folder. Raises DocumentError."""
     document = toml_document.parse(content)
-    paths = [executable(entry) for plugin in PLUGINS for entry in shape(plugin).entries(document).values()]
+    paths = [read_executable(entry) for plugin in PLUGINS for entry in build_shape(plugin).entries(document).values()]
     nvidia = [path for path in paths if path is not None and posixpath.basename(path).startswith(NVIDIA_RUNTIME)]
     return not all(is_beneath(path, toolkit_folder) for path in nvidia)
 
@@ -451,8 +451,8 @@ def find_unrecorded(content: bytes, *, whole: bool) -> Ownership:
     keys: list[Owned] = []
     created: list[Owned] = []
     for plugin in PLUGINS:
-        path = (*shape(plugin).runtimes, BUILT_IN_RUNTIME)
-        named = built_in(plugin)
+        path = (*build_shape(plugin).runtimes, BUILT_IN_RUNTIME)
+        named = build_built_in(plugin)
         if path in marked and is_same(lookup(document, path), named):
             keys.append(Owned(path, named))
         if any(table[:2] == path[:2] for table in marked):
@@ -462,7 +462,7 @@ def find_unrecorded(content: bytes, *, whole: bool) -> Ownership:
     return Ownership(tuple(keys), tuple({table.path: table for table in created}.values()))
 
 
-def imports_of(content: bytes, paths: Sequence[str]) -> Ownership:
+def find_imports(content: bytes, paths: Sequence[str]) -> Ownership:
     """Return the ownership of the literal imports of any of `paths`. Raises DocumentError."""
     elements = toml_document.parse(content).get("imports", [])
     found = [each for each in elements if any(same_import(each, path) for path in paths)]

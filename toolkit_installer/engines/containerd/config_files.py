@@ -74,7 +74,7 @@ def read_imports(
     pending = [(root, content, False)]
     while pending:
         path, text, relative = pending.pop(0)
-        for pattern, is_relative in _patterns(text, path):
+        for pattern, is_relative in _list_patterns(text, path):
             by_pattern = relative or (is_relative and _WILDCARD in pattern)
             folder, last = posixpath.split(pattern)
             here = (elsewhere or {}).get(folder)
@@ -93,12 +93,12 @@ def read_imports(
     return tuple(imported), tuple(missing)
 
 
-def imports(content: bytes, path: str) -> list[str]:
+def list_imports(content: bytes, path: str) -> list[str]:
     """Return the patterns that the file at `path` imports, made absolute. Raises DocumentError naming the file."""
-    return [pattern for pattern, _ in _patterns(content, path)]
+    return [pattern for pattern, _ in _list_patterns(content, path)]
 
 
-def _patterns(content: bytes, path: str) -> list[tuple[str, bool]]:
+def _list_patterns(content: bytes, path: str) -> list[tuple[str, bool]]:
     """Return the patterns that the file at `path` imports, made absolute, each with whether it was relative."""
     with located(path):
         document = toml_document.parse(content)
@@ -152,7 +152,7 @@ _LONGEST_NAME = 255
 
 def matches(part: str, name: str) -> bool:
     """Return whether one part of a pattern matches a name, as in Go's path.Match; a malformed part matches nothing."""
-    pieces = _pieces(part)
+    pieces = _compile_pieces(part)
     if pieces is None:
         return False
     (first, width), *middle = pieces
@@ -167,7 +167,7 @@ def matches(part: str, name: str) -> bool:
 
 
 @functools.lru_cache(maxsize=64)
-def _pieces(part: str) -> list[tuple[re.Pattern[str], int]] | None:
+def _compile_pieces(part: str) -> list[tuple[re.Pattern[str], int]] | None:
     """Return the pieces between the stars of a part, each with its width in characters; None: malformed.
 
     A part wider than the longest name counts as malformed as well.

@@ -44,11 +44,11 @@ from toolkit_installer.engines.containerd.tables import (
     SHORT,
     VERSION,
     View,
+    build_shape,
     check_version,
     enable_cdi,
-    executable,
+    read_executable,
     runtimes_in,
-    shape,
 )
 from toolkit_installer.engines.ownership import MARKER, Ownership, is_blank, revert_content
 from toolkit_installer.engines.target import Request
@@ -84,7 +84,7 @@ class DistributionEdit:
                 templates.refuse_duplicates(wanted.base or b"", layout.detectable_handlers(request.toolkit_folder))
         self.document = layout.document(distribution.content, request.toolkit_folder)
         sources, folder = inspection.sources, request.toolkit_folder
-        self.candidates = config.candidates(sources, self.document, layout.plugin, folder)
+        self.candidates = config.find_candidates(sources, self.document, layout.plugin, folder)
 
     def build_desired_state(self) -> DesiredState:
         """Return the desired content of the files. Raises ConfigurationError."""
@@ -105,15 +105,15 @@ class DistributionEdit:
                 "when it starts: cleanup leaves them to it"
             )
         built_in = next(iter(self.distribution.low_level), BUILT_IN_RUNTIME)
-        low_level = config.low_level(self.document, self.layout.plugin, built_in)
+        low_level = config.list_low_level_runtimes(self.document, self.layout.plugin, built_in)
         return DesiredState(tuple(self.without.values()), self.served, self.default, low_level, tuple(self.notes))
 
     def _part(self, version: int) -> TableAdditions:
         """Return the additions to a file of this version."""
         settings = self.request.settings
         plugin = FILE_VERSIONS[version].plugin
-        base_runtime = config.chosen_base_runtime(self.candidates, self.document, self.layout.plugin)
-        made = config.entries(base_runtime, plugin, self.request.handlers, settings)
+        base_runtime = config.choose_base_runtime(self.candidates, self.document, self.layout.plugin)
+        made = config.build_entries(base_runtime, plugin, self.request.handlers, settings)
         legacy = settings.use_legacy_config and plugin == SHORT
         cdi = self.request.enable_cdi and _distribution_wants_cdi(self.document, self.layout.plugin, version)
         return TableAdditions(plugin, made, self.default, legacy=legacy, cdi=cdi)
@@ -193,8 +193,8 @@ class DistributionEdit:
         if self.layout.detects_toolkit_in(self.request.toolkit_folder):
             return
         theirs = runtimes_in(self.document, self.layout.plugin)
-        made = {name: executable(entry) for name, entry in part.handlers}
-        others = [name for name in made if name in theirs and executable(theirs[name]) not in (None, made[name])]
+        made = {name: read_executable(entry) for name, entry in part.handlers}
+        others = [name for name in made if name in theirs and read_executable(theirs[name]) not in (None, made[name])]
         if others:
             raise ConfigurationError(
                 f"{self.layout.name} registers a runtime {others[0]!r} of its own, which runs something else",
@@ -255,12 +255,12 @@ def build_drop_in_state(work: OwnFiles) -> DesiredState | None:
     others = (file for file in work.files[1:] if file.role != DROP_IN_ROLE)
     for file in others:
         named = not work.request.served.keys().isdisjoint(runtimes_in(file.document, plugin))
-        if named or (work.request.default is not None and lookup(file.document, shape(plugin).default)):
+        if named or (work.request.default is not None and lookup(file.document, build_shape(plugin).default)):
             return None
     new = version if not drop_in.base or not toml_document.parse(drop_in.base) else None
     host_path = work.inspection.drop_in_named or work.request.settings.drop_in or DROP_IN
     base = root.base or b""
-    if config_files.covers(config_files.imports(base, root.path), posixpath.normpath(host_path)):
+    if config_files.covers(config_files.list_imports(base, root.path), posixpath.normpath(host_path)):
         text, ownership = base, Ownership()
     else:
         text, ownership = config.add_import(base, host_path)
@@ -357,13 +357,13 @@ def _part(work: OwnFiles, plugin: str, views: Sequence[View]) -> TableAdditions:
     settings = work.request.settings
     effective = tables.plugin_table(views[-1], work.files, plugin)
     older = _version_1_table(work, plugin)
-    base_runtime = config.chosen_base_runtime(_candidates(work, effective, plugin), effective, plugin)
+    base_runtime = config.choose_base_runtime(_candidates(work, effective, plugin), effective, plugin)
     if not base_runtime and older:
-        base_runtime = config.chosen_base_runtime(_candidates(work, older, SHORT), older, SHORT)
-    made = config.entries(base_runtime, plugin, work.request.handlers, settings)
+        base_runtime = config.choose_base_runtime(_candidates(work, older, SHORT), older, SHORT)
+    made = config.build_entries(base_runtime, plugin, work.request.handlers, settings)
     merged = [tables.plugin_table(view, work.files, plugin) for view in views]
     # without a map of runtimes, containerd 1.x uses its own runc
-    built_in = any(lookup(table, shape(plugin).runtimes) is ABSENT for table in merged)
+    built_in = any(lookup(table, build_shape(plugin).runtimes) is ABSENT for table in merged)
     legacy = settings.use_legacy_config and plugin == SHORT
     cdi = work.request.enable_cdi and _wants_cdi(work, effective, plugin)
     ours = work.request.served
@@ -387,7 +387,7 @@ def _version_1_table(work: OwnFiles, plugin: str) -> Table:
 
 def _candidates(work: OwnFiles, effective: Table, plugin: str) -> list[Candidate]:
     """Return the base runtime of each source for this plugin's table."""
-    return config.candidates(work.inspection.sources, effective, plugin, work.request.toolkit_folder)
+    return config.find_candidates(work.inspection.sources, effective, plugin, work.request.toolkit_folder)
 
 
 def _wants_cdi(work: OwnFiles, effective: Table, plugin: str) -> bool:
@@ -427,7 +427,7 @@ def _build_state(work: OwnFiles, files: Sequence[DesiredFile], notes: Sequence[s
         tuple(files),
         work.request.served,
         None if settings.use_legacy_config and plugin == SHORT else work.request.default,  # such a default has no name
-        config.low_level(table, plugin),
+        config.list_low_level_runtimes(table, plugin),
         tuple(told),
         faults=tuple(map(str, work.faults)),
     )
@@ -444,7 +444,7 @@ def with_chosen_defaults(state: DesiredState, request: Request, records: Mapping
     for wanted in state.files:
         recorded = records.get(wanted.path, RecordedFile())
         if wanted.role not in layouts.NOT_TOML and wanted.target:
-            changes = config.chosen_defaults(wanted.file.content or b"", recorded.ownership, request.served)
+            changes = config.keep_chosen_defaults(wanted.file.content or b"", recorded.ownership, request.served)
             text = toml_document.edit(wanted.target, changes, marker=MARKER)
             files.append(wanted.with_target(text, toml_document.parse, wanted.ownership))
         else:
@@ -474,7 +474,7 @@ def refuse_lost_root(inspection: ContainerdInspection, records: Mapping[str, Rec
 # --- removal ---
 
 
-def without_us(file: EngineFile, recorded: RecordedFile, toolkit_folder: str) -> DesiredFile:
+def remove_ours(file: EngineFile, recorded: RecordedFile, toolkit_folder: str) -> DesiredFile:
     """Return a file without our changes: its target is its base. Raises ConfigurationError.
 
     If our text is untouched, the original bytes are restored; else our changes are removed from the text.
@@ -486,7 +486,7 @@ def without_us(file: EngineFile, recorded: RecordedFile, toolkit_folder: str) ->
         if file.role not in layouts.TEMPLATE_ROLES:
             without = _remove_from_toml(file.role, content, recorded, toolkit_folder)
             edit = partial(toml_document.edit, marker=MARKER)
-            chosen = config.chosen_defaults(content, recorded.ownership, recorded.handlers)
+            chosen = config.keep_chosen_defaults(content, recorded.ownership, recorded.handlers)
             cut_off = losses.is_cut_off(content, recorded, edit, chosen, CRI_TABLES)
             return (recorded.before, (losses.CUT_OFF,)) if cut_off else without
         if losses.is_cut_off(content, recorded, None):
@@ -524,14 +524,14 @@ def _remove_from_toml(
     ownership = recorded.ownership
     if role == layouts.DROP_IN_ROLE and not ownership.keys:
         ownership = config.find_unrecorded(content, whole=True)
-    base, left = config.without_us(content, ownership, toolkit_folder, recorded.before, recorded.handlers)
+    base, left = config.remove_ours_from_text(content, ownership, toolkit_folder, recorded.before, recorded.handlers)
     made = recorded.before is None and (recorded.written or (whole and base != content))
     if made and not base.strip():
         return None, left  # the file was created for us, and has no other content
     return base, left
 
 
-def recognised(inspection: ContainerdInspection, toolkit_folder: str) -> Mapping[str, Ownership]:
+def find_unrecorded(inspection: ContainerdInspection, toolkit_folder: str) -> Mapping[str, Ownership]:
     """Return the ownership of our marked blocks, and of the import of a drop-in that is removed, without a receipt.
 
     containerd refuses to start with a literal import of a missing file. In a distribution's files, our entries are
@@ -544,9 +544,9 @@ def recognised(inspection: ContainerdInspection, toolkit_folder: str) -> Mapping
     for file in inspection.files:
         with located(file.path):
             found[file.path] = config.find_unrecorded(file.content or b"", whole=file is drop_in)
-    goes = without_us(drop_in, RecordedFile(ownership=found[drop_in.path]), toolkit_folder).base is None
+    goes = remove_ours(drop_in, RecordedFile(ownership=found[drop_in.path]), toolkit_folder).base is None
     if goes and drop_in.content is not None:
-        imports = config.imports_of(root.content or b"", sorted({*inspection.drop_in_names, drop_in.path}))
+        imports = config.find_imports(root.content or b"", sorted({*inspection.drop_in_names, drop_in.path}))
         known = found[root.path]
         found[root.path] = msgspec.structs.replace(known, keys=(*known.keys, *imports.keys))
     return found

@@ -52,11 +52,11 @@ from toolkit_installer.engines.containerd.tables import (
     CRI_TABLES,
     PLUGINS,
     VERSION,
-    cgroup_driver,
-    executable,
+    build_shape,
     parse_checked,
+    read_cgroup_driver,
+    read_executable,
     runtimes_in,
-    shape,
 )
 from toolkit_installer.engines.ownership import (
     BUILT_IN,
@@ -170,10 +170,10 @@ class Containerd(Adapter[ContainerdInspection]):
     name = EngineName.CONTAINERD
 
     has_role = staticmethod(containerd_inspection.has_role)
-    find_unrecorded = staticmethod(containerd_desired.recognised)
-    remove_ours = staticmethod(containerd_desired.without_us)
+    find_unrecorded = staticmethod(containerd_desired.find_unrecorded)
+    remove_ours = staticmethod(containerd_desired.remove_ours)
     try_out = staticmethod(trial.try_out)
-    find_restart_obstacle = staticmethod(trial.refusal)
+    find_restart_obstacle = staticmethod(trial.find_restart_obstacle)
 
     def allows_name(self, role: str, name: str) -> bool:
         """Return whether a file of that role may be called `name`."""
@@ -221,7 +221,7 @@ class Containerd(Adapter[ContainerdInspection]):
                     hint="remove the symlink, or name another file with --drop-in-config",
                 )
         drop_in = next((records.get(file.path) for file in inspection.files if file.role == DROP_IN_ROLE), None)
-        unknown = containerd_desired.recognised(inspection, request.toolkit_folder) if drop_in is None else {}
+        unknown = containerd_desired.find_unrecorded(inspection, request.toolkit_folder) if drop_in is None else {}
         ours = frozenset(name for recorded in records.values() for name in recorded.handlers)
         defaults = dict(pair for recorded in records.values() for pair in recorded.defaults)
         without = {}
@@ -231,7 +231,7 @@ class Containerd(Adapter[ContainerdInspection]):
                 dangling = _find_dangling_defaults(parse_checked(file.content)[0], ours, defaults[file.role])
                 ownership = Ownership((*ownership.keys, *dangling), ownership.created)
             recorded = records.get(file.path, RecordedFile(ownership=ownership, handlers=ours))
-            without[file.role] = wanted = containerd_desired.without_us(file, recorded, request.toolkit_folder)
+            without[file.role] = wanted = containerd_desired.remove_ours(file, recorded, request.toolkit_folder)
             if file.role not in layouts.NOT_TOML:
                 losses.refuse_replaced(wanted, recorded, toml_document.parse, request.toolkit_folder, CRI_TABLES)
         containerd_desired.refuse_lost_root(inspection, records)
@@ -251,7 +251,7 @@ class Containerd(Adapter[ContainerdInspection]):
         if file.role in layouts.ROLES or file.content is None:
             return None
         document, _ = parse_checked(file.content)
-        return find_default(document, *map(shape, PLUGINS))
+        return find_default(document, *map(build_shape, PLUGINS))
 
     def find_files_naming(
         self,
@@ -453,14 +453,14 @@ def query_cri(node: Node, socket: str, seconds: float) -> LiveState:
         kind = EngineBrokenError if error.reason.startswith(_UNIMPLEMENTED) else EngineSilentError
         raise kind(f"the CRI of containerd does not answer: {error.reason}", path=socket) from error
     table = status.config.get("containerd") or {}
-    handlers = {name: executable(entry) for name, entry in (table.get("runtimes") or {}).items()}
+    handlers = {name: read_executable(entry) for name, entry in (table.get("runtimes") or {}).items()}
     for name in status.handlers - handlers.keys() - {""}:
         handlers[name] = None
     default = table.get("defaultRuntimeName")
     folders, on = _parse_cdi(status.config)
     looks, would = (folders, ()) if on else ((), folders or ())
     entries = table.get("runtimes") or {}
-    drivers = {name: driver for name, entry in entries.items() if (driver := cgroup_driver(entry)) is not None}
+    drivers = {name: driver for name, entry in entries.items() if (driver := read_cgroup_driver(entry)) is not None}
     return LiveState(
         status.version,
         handlers,
@@ -501,7 +501,7 @@ def _find_invalid_toml(node: Node, files: Mapping[str, str]) -> Iterator[Fault]:
 def _find_dangling_defaults(document: Table, handlers: Collection[str], prior: str | None) -> tuple[Owned, ...]:
     """Return the defaults that name one of `handlers`, to be removed, or replaced by `prior` if containerd knows it."""
     found: list[Owned] = []
-    for place in map(shape, PLUGINS):
+    for place in map(build_shape, PLUGINS):
         known = prior if prior in (*place.entries(document), BUILT_IN) else None
         found += find_dangling_default(document, place, handlers, known).keys
     return tuple(found)
@@ -520,9 +520,9 @@ def _find_our_handlers(document: Table, toolkit_folder: str) -> list[DocumentPat
     """Return the paths of a document's handlers whose executable lies in our toolkit folder."""
     return [
         (*place.runtimes, name)
-        for place in map(shape, PLUGINS)
+        for place in map(build_shape, PLUGINS)
         for name, entry in place.entries(document).items()
-        if is_beneath(executable(entry), toolkit_folder)
+        if is_beneath(read_executable(entry), toolkit_folder)
     ]
 
 
@@ -533,12 +533,12 @@ def _is_copy(drop_in: EngineFile, root: EngineFile, names: Collection[str], tool
     it.
     """
     content, root_content = drop_in.content or b"", root.content or b""
-    if config.imports_of(root_content, sorted({*names, drop_in.path})).keys:
+    if config.find_imports(root_content, sorted({*names, drop_in.path})).keys:
         return False
     document, _ = parse_checked(content)
     ours = _find_our_handlers(document, toolkit_folder)
     gone = {path[-1] for path in ours}
-    defaults = [place.default for place in map(shape, PLUGINS) if lookup(document, place.default) in gone]
+    defaults = [place.default for place in map(build_shape, PLUGINS) if lookup(document, place.default) in gone]
     rest = apply_changes(document, tuple(map(Remove, [*ours, *defaults, VERSION])))
     known, _ = parse_checked(root_content)
     return is_same(merge_tables(known, rest), known)
@@ -562,5 +562,5 @@ def _registered_by_itself(live: LiveState) -> frozenset[str]:
     return frozenset(
         name
         for name in layout.detection.handlers & made.keys() & live.handlers.keys()
-        if live.handlers[name] in (None, executable(made[name]))
+        if live.handlers[name] in (None, read_executable(made[name]))
     )

@@ -27,11 +27,11 @@ from toolkit_installer.engines.containerd.tables import (
     ConfigFile,
     Release,
     View,
-    executable,
+    build_shape,
     find_disabled,
     legacy_type,
+    read_executable,
     runtimes_in,
-    shape,
     table_of,
 )
 from toolkit_installer.engines.ownership import Fault, is_beneath
@@ -71,7 +71,7 @@ def find_missing_default(
     """
     if find_disabled((file.path, file.document) for file in files) is not None:
         return None
-    plugin = tables.plugin_of(view, files, version, release)
+    plugin = tables.find_plugin(view, files, version, release)
     table = tables.plugin_table(view, files, plugin)
     known, default = tables.merge_served(view, files, version, release)
     older = view is not View.DEEP and (release is None or release < CONTAINERD_2)
@@ -84,7 +84,7 @@ def find_missing_default(
     losing = next((file for file in reversed(having[:-1]) if name in runtimes_in(file.document, plugin)), None)
     named = shown.quote_name(name)
     if losing is not None and view is not View.DEEP:
-        where = _location(losing, (*shape(plugin).runtimes, name))
+        where = _location(losing, (*build_shape(plugin).runtimes, name))
         return Fault(
             last.path,
             _line(last, ("plugins", plugin)),
@@ -93,8 +93,8 @@ def find_missing_default(
             f"add the table of the runtime {named} to this file, or move the file's tables to {losing.path}, and "
             "restart containerd",
         )
-    naming = next((file for file in reversed(having) if lookup(file.document, shape(plugin).default)), last)
-    path = shape(plugin).default if lookup(naming.document, shape(plugin).default) else table_of(plugin)
+    naming = next((file for file in reversed(having) if lookup(file.document, build_shape(plugin).default)), last)
+    path = build_shape(plugin).default if lookup(naming.document, build_shape(plugin).default) else table_of(plugin)
     return Fault(
         naming.path,
         _line(naming, path) or _line(naming, ("plugins", plugin)),
@@ -174,7 +174,7 @@ def find_replaced(
         return
     from toolkit_installer.documents.shown import is_plain_key  # noqa: PLC0415  # no run comes here
 
-    plugin = tables.plugin_of(view, files, version, release)
+    plugin = tables.find_plugin(view, files, version, release)
     having = [file for file in tables.files_read_by(view, files) if plugin in _plugins_of(file)]
     last = having[-1] if having else None
     for file in having[:-1]:
@@ -202,15 +202,15 @@ def find_served_in(files: Sequence[ConfigFile], release: Release | None, folder:
     (view, *_) = tables.possible_views(release, version)
     known, _ = tables.merge_served(view, files, version, release)
     for name, entry in known.items():
-        if not is_beneath(executable(entry), folder):
+        if not is_beneath(read_executable(entry), folder):
             continue
         for file in reversed(tables.files_read_by(view, files)):
             plugin = next((each for each in PLUGINS if name in runtimes_in(file.document, each)), None)
             if plugin is not None:
                 yield Fault(
                     file.path,
-                    _line(file, (*shape(plugin).runtimes, name)),
-                    f"has the handler {name}, which runs {executable(entry)}",
+                    _line(file, (*build_shape(plugin).runtimes, name)),
+                    f"has the handler {name}, which runs {read_executable(entry)}",
                     "take it out, and restart containerd",
                 )
                 break

@@ -193,7 +193,7 @@ class Layout(msgspec.Struct, frozen=True):
                 return document
             # drop our toolkit's runtimes, whichever program wrote them
             return apply_changes(
-                document, remove_ours(document, tables.shape(self.plugin), Ownership(), toolkit_folder)[0]
+                document, remove_ours(document, tables.build_shape(self.plugin), Ownership(), toolkit_folder)[0]
             )
 
     @property

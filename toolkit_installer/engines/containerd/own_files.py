@@ -105,7 +105,7 @@ class OwnFiles:
         """Return whether a file is imported by our own line in the root file."""
         root = self.without[ROOT_ROLE]
         present = root.file.content or b""
-        now, without = (config_files.imports(text, root.path) for text in (present, root.base or b""))
+        now, without = (config_files.list_imports(text, root.path) for text in (present, root.base or b""))
         return config_files.covers(set(now).difference(without), each.path)
 
     def _new_version(self) -> int | None:
@@ -131,7 +131,7 @@ class OwnFiles:
 
     def plugin(self, view: View) -> str:
         """Return the plugin whose table has the runtimes in this view."""
-        return tables.plugin_of(view, self.files, self.effective_version, self.release)
+        return tables.find_plugin(view, self.files, self.effective_version, self.release)
 
 
 def _version_of(files: Sequence[ConfigFile], release: Release | None) -> int | None:

@@ -97,13 +97,13 @@ def table_of(plugin: str) -> Path:
     return ("plugins", plugin, "containerd")
 
 
-def shape(plugin: str) -> Shape:
+def build_shape(plugin: str) -> Shape:
     """Return the shape of the plugin's table: where its runtimes and their settings are."""
     table = table_of(plugin)
     return Shape(
         (*table, "runtimes"),
         (*table, "default_runtime_name"),
-        executable,
+        read_executable,
         (legacy_type(plugin), legacy_default(plugin), enable_cdi(plugin)),
         same_import,
         is_runc,
@@ -133,7 +133,7 @@ def enable_cdi(plugin: str) -> Path:
     return ("plugins", plugin, "enable_cdi")
 
 
-def executable(entry: Any) -> str | None:
+def read_executable(entry: Any) -> str | None:
     """Return the executable of a runtime's entry, None if it names none; the oldest shims read it from `Runtime`."""
     options = entry.get("options") if isinstance(entry, dict) else None
     if not isinstance(options, dict):
@@ -142,7 +142,7 @@ def executable(entry: Any) -> str | None:
     return next((path for path in paths if isinstance(path, str) and path), None)
 
 
-def cgroup_driver(entry: Any) -> str | None:
+def read_cgroup_driver(entry: Any) -> str | None:
     """Return the cgroup driver of a runtime's containers, None for a runtime that is not a runc."""
     if not isinstance(entry, dict) or entry.get("runtimeType", entry.get("runtime_type")) != "io.containerd.runc.v2":
         return None
@@ -169,7 +169,7 @@ def plugins_in(document: Table) -> frozenset[str]:
 
 def runtimes_in(document: Table, plugin: str) -> Table:
     """Return the runtimes' tables of a plugin in a document, by name."""
-    return shape(plugin).entries(document)
+    return build_shape(plugin).entries(document)
 
 
 def check_version(version: Any) -> int:
@@ -340,7 +340,7 @@ def find_last_with(view: View, files: Sequence[ConfigFile], plugin: str) -> Conf
     return having[-1] if having else files[0]
 
 
-def names(view: View, version: int | None, release: Release | None) -> tuple[str, ...]:
+def list_plugin_names(view: View, version: int | None, release: Release | None) -> tuple[str, ...]:
     """Return the plugin names under which this view looks for the runtimes in files of this version, in that order.
 
     2.0 to 2.2 do not read the CRI plugin's table under its version 1 name.
@@ -351,9 +351,9 @@ def names(view: View, version: int | None, release: Release | None) -> tuple[str
     return row.found_under if release is None or release >= MIGRATES_EACH_FILE else row.found_before_2_3
 
 
-def plugin_of(view: View, files: Sequence[ConfigFile], version: int | None, release: Release | None) -> str:
+def find_plugin(view: View, files: Sequence[ConfigFile], version: int | None, release: Release | None) -> str:
     """Return the plugin whose table has the runtimes in this view; if no table has any, the version's usual plugin."""
-    known = names(view, version, release)
+    known = list_plugin_names(view, version, release)
     migrated = lookup(plugin_table(view, files, GRPC), table_of(GRPC)) if release is not None and GRPC in known else {}
     bare = isinstance(migrated, dict) and "runtimes" not in migrated
     if bare and not _MIGRATED_BESIDE_RUNTIMES.isdisjoint(migrated):
@@ -371,7 +371,7 @@ def merge_served(
 ) -> tuple[Table, str | None]:
     """Return the runtimes that a daemon with this view would have, its own runc included, and the default's name."""
     found: Table = {}
-    for name in reversed(names(view, version, release)):
+    for name in reversed(list_plugin_names(view, version, release)):
         table = lookup(plugin_table(view, files, name), table_of(name))
         found |= table if isinstance(table, dict) else {}
     own = {BUILT_IN_RUNTIME: {"runtime_type": DEFAULT_RUNTIME_TYPE}}
@@ -386,11 +386,11 @@ def list_runtimes(files: Sequence[ConfigFile], release: Release | None) -> Itera
     version = last_version(files, release)
     (view, *_) = possible_views(release, version)
     known, default = merge_served(view, files, version, release)
-    plugin = plugin_of(view, files, version, release)
+    plugin = find_plugin(view, files, version, release)
     for name, entry in known.items():
         path, line = _find_runtime(files_read_by(view, files), name)
         runc = is_runc(entry)
-        runs = executable(entry) or (BUILT_IN_RUNTIME if runc else None)  # runc's shim looks for it in PATH
+        runs = read_executable(entry) or (BUILT_IN_RUNTIME if runc else None)  # runc's shim looks for it in PATH
         by_systemd = _is_by_systemd(entry, files, plugin) if runc and line is not None else None
         yield ListedRuntime(name, runs, path, line, by_systemd, name == (default or BUILT_IN_RUNTIME))
 
@@ -404,5 +404,5 @@ def _find_runtime(files: Sequence[ConfigFile], name: str) -> tuple[str, int | No
     for file in reversed(files):
         for plugin in PLUGINS:
             if name in runtimes_in(file.document, plugin):
-                return file.path, toml_document.line_of(file.content, (*shape(plugin).runtimes, name))
+                return file.path, toml_document.line_of(file.content, (*build_shape(plugin).runtimes, name))
     return files[0].path, None

@@ -29,10 +29,10 @@ from toolkit_installer.engines.containerd.tables import (
     IMAGES,
     PLUGINS,
     SHORT,
+    build_shape,
     check_version,
-    executable,
+    read_executable,
     runtimes_in,
-    shape,
 )
 from toolkit_installer.engines.ownership import MARKER, Ownership, parents
 from toolkit_installer.errors import ConfigurationError
@@ -63,7 +63,7 @@ _VERSION = rb"(?m)^[ \t]*version[ \t]*=[ \t]*(?P<number>[0-9]+)"
 _ACTION = rb"(?s)\{\{(?:(?!\{\{).)*?\}\}"
 
 _EMPTIED_TABLES = Ownership(
-    created=tuple(table for plugin in PLUGINS for table in parents((*shape(plugin).runtimes, "")))
+    created=tuple(table for plugin in PLUGINS for table in parents((*build_shape(plugin).runtimes, "")))
 )
 """Tables to remove together with their last runtime: the base has them, or containerd needs none for its own runc."""
 
@@ -111,7 +111,7 @@ def remove_handlers(content: bytes, toolkit_folder: str) -> tuple[bytes, tuple[s
         return content, ()
     if document(content) is not None:
         text, actions, prefix = _mask_actions(content)
-        edited, _ = config.without_us(text, _EMPTIED_TABLES, toolkit_folder)
+        edited, _ = config.remove_ours_from_text(text, _EMPTIED_TABLES, toolkit_folder)
         result = _unmask_actions(edited, actions, prefix)
         if result is not None:
             return result, ()
@@ -182,7 +182,7 @@ def add_block(content: bytes, part: TableAdditions) -> bytes:
     for name, entry in part.handlers:
         if name in own:
             continue
-        table = _table((*shape(part.plugin).runtimes, name), entry, "")
+        table = _table((*build_shape(part.plugin).runtimes, name), entry, "")
         if any("{{" in line for line in table):
             what = "would have a value with '{{' in it, which a template expands"
             raise ConfigurationError(f"the runtime {name!r} {what}")
@@ -237,7 +237,7 @@ def find_own_runtimes(content: bytes, part: TableAdditions) -> frozenset[str]:
             (each for each in re.finditer(_TABLE, rest) if _runtime_of(each["path"], inner=True) != name), None
         )
         binary = re.search(_BINARY, rest[: following.start()] if following is not None else rest)
-        if binary is None or binary["path"].decode(errors="replace") != executable(wanted[name]):
+        if binary is None or binary["path"].decode(errors="replace") != read_executable(wanted[name]):
             raise ConfigurationError(
                 f"has a runtime {name!r} of its own, and a second one would keep containerd from starting",
                 line=base.count(b"\n", 0, table.start()) + 1,
@@ -373,7 +373,7 @@ def _is_anchor(header: bytes, text: bytes) -> bool:
         path = _path(tomllib.loads(f"[{header.decode()}]"))
     except ValueError:
         return False
-    runc = tuple((*shape(plugin).runtimes, BUILT_IN_RUNTIME) for plugin in PLUGINS)
+    runc = tuple((*build_shape(plugin).runtimes, BUILT_IN_RUNTIME) for plugin in PLUGINS)
     if any(path[: len(each)] == each for each in runc):
         return True
     folder = lookup(table, (*path, "config_path"))

@@ -22,7 +22,7 @@ from toolkit_installer.engines.containerd.inspection import (
     DistributionInspection,
 )
 from toolkit_installer.engines.containerd.layouts import TEMPLATE_ROLES, Layout, NextStart
-from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, IMPORTS, runtimes_in, shape
+from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, IMPORTS, build_shape, runtimes_in
 from toolkit_installer.engines.containerd.templates import Rendered
 from toolkit_installer.engines.ownership import MARKER
 from toolkit_installer.errors import ConfigurationError
@@ -252,13 +252,13 @@ def _with_additions(content: bytes, layout: Layout, next_file: _Generated | None
     else:
         present = frozenset(runtimes_in(layout.document(content, ""), plugin))
         added = templates.parse_block(target.target or b"", present)
-    default = lookup(added, shape(plugin).default)
+    default = lookup(added, build_shape(plugin).default)
     made = tuple(runtimes_in(added, plugin).items())
     part = TableAdditions(plugin, made, default if isinstance(default, str) else None)
     return config.add_parts(content, [part])[0]
 
 
-def refusal(node: Node, process: Process) -> str | None:
+def find_restart_obstacle(node: Node, process: Process) -> str | None:
     """Return why this containerd would not start again with its present files; None if nothing is known."""
     programs, binary = node.programs, process.executable
     try:
@@ -332,7 +332,7 @@ def _find_missing_import(process: Process, path: str, content: bytes, but: str |
 
 def _make_imports_absolute(content: bytes, place: str) -> bytes:
     """Return the text with absolute imports, as seen from `place`: the binary reads the text from another path."""
-    patterns = config_files.imports(content, place)
+    patterns = config_files.list_imports(content, place)
     if patterns == toml_document.parse(content).get("imports", []):
         return content
     return toml_document.edit(content, [Set(IMPORTS, patterns)], marker=MARKER)

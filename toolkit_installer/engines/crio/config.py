@@ -106,7 +106,7 @@ def parse_checked(content: bytes) -> Table:
     return document
 
 
-def built_in(release: tuple[int, int] | None) -> Table:
+def build_built_in(release: tuple[int, int] | None) -> Table:
     """Return the relevant built-in configuration of this CRI-O release (None: the newest)."""
     name = "runc" if release is not None and release < CRUN_BY_DEFAULT else "crun"
     entry = {_TYPE: TYPE, "runtime_root": f"/run/{name}", **copy.deepcopy(_BUILT_IN)}
@@ -126,7 +126,7 @@ def merge_files(start: Table, documents: Iterable[Table]) -> Table:
     return result
 
 
-def entries(effective: Table, handlers: Sequence[Handler]) -> list[tuple[str, Table]]:
+def build_entries(effective: Table, handlers: Sequence[Handler]) -> list[tuple[str, Table]]:
     """Return each handler's table: the default runtime's settings, with our executable.
 
     `effective` is CRI-O's configuration without us. A default runtime that conmon does not run (a virtual machine's,
@@ -146,7 +146,7 @@ def entries(effective: Table, handlers: Sequence[Handler]) -> list[tuple[str, Ta
     ]
 
 
-def base_configuration(source: Table, start: Table, known: Table, toolkit_folder: str) -> Table:
+def build_base_configuration(source: Table, start: Table, known: Table, toolkit_folder: str) -> Table:
     """Return the configuration `source`, from CRI-O or the user, without us, over the built-in `start`.
 
     If its default is ours, the default comes from `known`, the files without us. Empty or false values are omitted:
@@ -182,21 +182,21 @@ def add_handlers(base: bytes, made: Sequence[tuple[str, Table]], default: str | 
     changes: list[Change] = [Set((*RUNTIMES, name), entry) for name, entry in made]
     if default is not None:
         changes.append(Set(DEFAULT, default))
-    return edited(base, changes)
+    return edit(base, changes)
 
 
-def edited(base: bytes, changes: Sequence[Change]) -> tuple[bytes, Ownership]:
+def edit(base: bytes, changes: Sequence[Change]) -> tuple[bytes, Ownership]:
     """Return `base` with our changes made to it, and our ownership of it."""
     return toml_document.edit(base, changes, marker=MARKER), record_ownership(toml_document.parse(base), changes)
 
 
-def hooks_dirs(effective: Table) -> list[str]:
+def list_hooks_dirs(effective: Table) -> list[str]:
     """Return the folders whose hooks CRI-O runs."""
     found = lookup(effective, HOOKS_DIR)
     return [folder for folder in found if isinstance(folder, str)] if isinstance(found, list) else []
 
 
-def without_us(
+def remove_ours_from_text(
     content: bytes, ownership: Ownership, toolkit_folder: str, before: bytes | None, handlers: Collection[str] = ()
 ) -> tuple[bytes, tuple[str, ...]]:
     """Return the text without our values, and others' changes to them. `before` is the text from before us.
@@ -278,7 +278,7 @@ def find_losses(before: Table, after: Table, served: Mapping[str, str], default:
 def list_runtimes(files: Sequence[tuple[str, bytes]], release: tuple[int, int] | None) -> list[ListedRuntime]:
     """Return the runtimes of CRI-O's files, each with the last file that defines it. Raises ConfigurationError."""
     documents = [(path, content, parse_checked(content)) for path, content in files]
-    effective = merge_files(built_in(release), [document for _, _, document in documents])
+    effective = merge_files(build_built_in(release), [document for _, _, document in documents])
     default = lookup(effective, DEFAULT)
     found = []
     for name, entry in runtimes_in(effective).items():

@@ -49,7 +49,9 @@ class CrioInspection(Inspection, frozen=True):
     hooks_dir: str = ""
 
 
-def desired_state(inspection: CrioInspection, request: Request, records: Mapping[str, RecordedFile]) -> DesiredState:
+def build_desired_state(
+    inspection: CrioInspection, request: Request, records: Mapping[str, RecordedFile]
+) -> DesiredState:
     """Return the desired state of all files. `inspection.files` are in CRI-O's order, the hook's file last.
 
     Raises ConfigurationError, UsageError.
@@ -139,7 +141,9 @@ def remove_ours(file: EngineFile, recorded: RecordedFile, toolkit_folder: str) -
     """Return a file without our values: its target is its base. Raises ConfigurationError."""
 
     def without_ours(content: bytes) -> tuple[bytes | None, tuple[str, ...]]:
-        text, left = config.without_us(content, recorded.ownership, toolkit_folder, recorded.before, recorded.handlers)
+        text, left = config.remove_ours_from_text(
+            content, recorded.ownership, toolkit_folder, recorded.before, recorded.handlers
+        )
         chosen = find_chosen_default(toml_document.parse(content), config.SHAPE, recorded.ownership, recorded.handlers)
         changes: list[Change] = [] if chosen is None else [Set(config.DEFAULT, chosen)]
         if losses.is_cut_off(content, recorded, partial(toml_document.edit, marker=MARKER), changes):
@@ -165,10 +169,10 @@ def merge_targets(live: LiveState | None, desired: Sequence[DesiredFile]) -> Tab
         if wanted.role != HOOK_ROLE and wanted.target is not None:
             with located(wanted.path):
                 documents.append(config.parse_checked(wanted.target))
-    return config.merge_files(config.built_in(live.release if live is not None else None), documents)
+    return config.merge_files(config.build_built_in(live.release if live is not None else None), documents)
 
 
-def by_role(desired: Sequence[DesiredFile], role: str) -> DesiredFile:
+def find_by_role(desired: Sequence[DesiredFile], role: str) -> DesiredFile:
     """Return the desired file with that role."""
     return next(wanted for wanted in desired if wanted.role == role)
 
@@ -192,8 +196,8 @@ def _base_configuration(inspection: CrioInspection, request: Request, known: Tab
         return known
     with located(sources.source.name):
         document = config.parse_checked(sources.source.content)
-    built_in = config.built_in(inspection.live.release if inspection.live is not None else None)
-    return config.base_configuration(document, built_in, known, request.toolkit_folder)
+    built_in = config.build_built_in(inspection.live.release if inspection.live is not None else None)
+    return config.build_base_configuration(document, built_in, known, request.toolkit_folder)
 
 
 def _with_chosen_default(wanted: DesiredFile, recorded: RecordedFile, served: Mapping[str, str]) -> DesiredFile:
@@ -207,7 +211,7 @@ def _with_chosen_default(wanted: DesiredFile, recorded: RecordedFile, served: Ma
     chosen = find_chosen_default(present, config.SHAPE, recorded.ownership, served)
     if chosen is None:
         return wanted
-    text, _ = config.edited(wanted.target, [Set(config.DEFAULT, chosen)])
+    text, _ = config.edit(wanted.target, [Set(config.DEFAULT, chosen)])
     return wanted.with_target(text, toml_document.parse, wanted.ownership)
 
 
@@ -215,7 +219,7 @@ def _in_drop_in(
     inspection: CrioInspection, desired: Sequence[DesiredFile], edit: Callable[[bytes], tuple[bytes, Ownership]]
 ) -> list[DesiredFile]:
     """Return the files with the drop-in edited. Raises ConfigurationError if CRI-O would never read the drop-in."""
-    drop_in = by_role(desired, DROP_IN_ROLE)
+    drop_in = find_by_role(desired, DROP_IN_ROLE)
     if inspection.unread:
         raise ConfigurationError(
             inspection.unread,
@@ -237,7 +241,7 @@ def _with_handlers(
             f"--runtime-name {taken[0]!r} cannot be used: it is CRI-O's own runtime",
             hint="choose another name, such as nvidia",
         )
-    made = config.entries(known, request.handlers)
+    made = config.build_entries(known, request.handlers)
     return _in_drop_in(inspection, desired, lambda base: config.add_handlers(base, made, request.default))
 
 
@@ -251,7 +255,7 @@ def _with_hook(
             f"only the files whose names end in {_HOOK_ENDING}",
             hint=f"choose a name such as oci-nvidia-hook{_HOOK_ENDING}",
         )
-    hook = by_role(desired, HOOK_ROLE)
+    hook = find_by_role(desired, HOOK_ROLE)
     target = config.build_hook(request.toolkit_folder)
     present = hook.file.content
     with contextlib.suppress(ConfigurationError):  # a broken file is replaced
@@ -260,7 +264,7 @@ def _with_hook(
     result = _replaced(desired, msgspec.structs.replace(hook, target=target))
     folder = inspection.hooks_dir or request.settings.hooks_dir
     flag = read_flag(inspection.live, "--hooks-dir")
-    folders = flag.split(",") if flag is not None else config.hooks_dirs(known)
+    folders = flag.split(",") if flag is not None else config.list_hooks_dirs(known)
     if folder in folders:
         return result
     if flag is not None:
@@ -269,8 +273,8 @@ def _with_hook(
             path=folder,
             hint="name one of these folders with --hooks-dir, or add this one to CRI-O's command line",
         )
-    added: list[Change] = [Set(config.HOOKS_DIR, [*config.hooks_dirs(known), folder])]
-    return _in_drop_in(inspection, result, lambda base: config.edited(base, added))
+    added: list[Change] = [Set(config.HOOKS_DIR, [*config.list_hooks_dirs(known), folder])]
+    return _in_drop_in(inspection, result, lambda base: config.edit(base, added))
 
 
 def _refuse_flags(live: LiveState | None, request: Request) -> None:
@@ -299,7 +303,7 @@ def _refuse_overrides(
             if wanted.role in (HOOK_ROLE, DROP_IN_ROLE) or wanted.target is None:
                 continue
             if lookup(toml_document.parse(wanted.target), path):
-                drop_in = by_role(desired, DROP_IN_ROLE)
+                drop_in = find_by_role(desired, DROP_IN_ROLE)
                 raise ConfigurationError(
                     f"sets {'.'.join(path)}, and CRI-O reads it after {drop_in.path}",
                     path=wanted.path,

@@ -78,7 +78,7 @@ class Crio(Adapter[CrioInspection]):
 
     name = EngineName.CRIO
     folders = (DROP_INS,)
-    build_desired_state = staticmethod(crio_desired.desired_state)
+    build_desired_state = staticmethod(crio_desired.build_desired_state)
     find_unrecorded = staticmethod(crio_desired.find_unrecorded)
     remove_ours = staticmethod(crio_desired.remove_ours)
 
@@ -168,7 +168,8 @@ class Crio(Adapter[CrioInspection]):
         if process is None or not desired.served:
             return
         root, drop_in = (
-            crio_desired.by_role(desired.files, role) for role in (crio_desired.ROOT_ROLE, crio_desired.DROP_IN_ROLE)
+            crio_desired.find_by_role(desired.files, role)
+            for role in (crio_desired.ROOT_ROLE, crio_desired.DROP_IN_ROLE)
         )
         roles = [file.role for file in inspection.files]
         ordered = sorted(desired.files, key=lambda wanted: roles.index(wanted.role))
@@ -250,7 +251,7 @@ class Crio(Adapter[CrioInspection]):
             hooks_dirs=hooks,
             config=config,
             variables=given,
-            cdi_folders=crio_places.cdi_folders(runtime) if config is not None else None,
+            cdi_folders=crio_places.list_cdi_folders(runtime) if config is not None else None,
             cgroup_drivers=dict.fromkeys(handlers, manager) if (manager := runtime.get("cgroup_manager")) else {},
         )
 
@@ -396,7 +397,7 @@ def _drop_ins(node: Node, places: CrioPlaces) -> list[EngineFile]:
     ours = EngineFile(crio_desired.DROP_IN_ROLE, *node.locate_file(drop_in))
     paths = {path for path in crio_places.list_drop_ins(node.files, folder) if path != drop_in}
     found = []
-    for path in sorted({*paths, drop_in}, key=lambda path: crio_places.order(path, folder)):
+    for path in sorted({*paths, drop_in}, key=lambda path: crio_places.build_sort_key(path, folder)):
         role = f"{crio_desired.OTHER_ROLE}{posixpath.relpath(path, folder)}"
         try:
             file = ours if path == drop_in else EngineFile(role, *node.locate_file(path))

@@ -159,7 +159,7 @@ def list_drop_ins(files: Files, folder: str) -> list[str]:
     return found
 
 
-def order(path: str, folder: str) -> tuple[bytes, ...]:
+def build_sort_key(path: str, folder: str) -> tuple[bytes, ...]:
     """Return the key that sorts the paths below `folder` as CRI-O reads them. Pure."""
     return tuple(os.fsencode(part) for part in posixpath.relpath(path, folder).split("/"))
 
@@ -236,7 +236,7 @@ def parse_runtime_table(content: bytes) -> dict[str, Any]:
     return runtime
 
 
-def cdi_folders(runtime: Mapping[str, Any]) -> tuple[str, ...]:
+def list_cdi_folders(runtime: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the folders of CDI specifications in its `crio.runtime` table. CDI itself cannot be turned off."""
     return tuple(map(str, runtime.get("cdi_spec_dirs") or ()))
 

@@ -25,7 +25,7 @@ from toolkit_installer.engines.detect.unit_files import (
     find_marked_row,
     find_socket_rows,
 )
-from toolkit_installer.engines.registry import Distribution, names, normalize_socket, usual_row
+from toolkit_installer.engines.registry import Distribution, find_usual_distribution, names, normalize_socket
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import machine, sockets
@@ -100,7 +100,7 @@ def find_socket_evidence(
     found = []
     for engine in engines:
         own = settings.asked_of(engine)
-        for socket in _sockets(node, engine, own):
+        for socket in _list_sockets(node, engine, own):
             # a running process may not have created its socket yet
             if not _is_there(node, socket) and not (starting and serving.find_process(node, engine, socket)):
                 continue
@@ -118,7 +118,7 @@ def find_installation_evidence(node: Node, settings: Settings, engines: Sequence
     for row in TABLE:
         if row.engine not in engines:
             continue
-        own = settings.asked_of(row.engine) if row is usual_row(row.engine) else EngineSettings()
+        own = settings.asked_of(row.engine) if row is find_usual_distribution(row.engine) else EngineSettings()
         units = [posixpath.join(folder, unit) for folder in UNIT_FOLDERS for unit in row.units]
         files = [own.config or row.config, *row.files]
         for kind, words, paths in (
@@ -126,23 +126,23 @@ def find_installation_evidence(node: Node, settings: Settings, engines: Sequence
             (EvidenceKind.BINARY, "has the program", row.binaries),
             (EvidenceKind.FILE, "has the file", files),
         ):
-            path = next((path for pattern in paths for path in _matching(node, pattern)), None)
+            path = next((path for pattern in paths for path in _expand_pattern(node, pattern)), None)
             if path is not None:
-                beside = lesser and row is usual_row(EngineName.CONTAINERD)
+                beside = lesser and row is find_usual_distribution(EngineName.CONTAINERD)
                 found.append(Evidence(kind, row, f"{row.name} {words} {path}", lesser=beside))
     return tuple(found)
 
 
-def _sockets(node: Node, engine: EngineName, own: EngineSettings) -> Iterator[str]:
+def _list_sockets(node: Node, engine: EngineName, own: EngineSettings) -> Iterator[str]:
     """Yield the sockets that an engine may serve, each once: only the requested socket, if there is one."""
     if own.socket is not None:
         yield own.socket
         return
     seen = set()
-    for row in (usual_row(engine), *TABLE):
+    for row in (find_usual_distribution(engine), *TABLE):
         if row.engine is engine and row.socket not in seen:
             seen.add(row.socket)
-            yield from _matching(node, row.socket) if "*" in row.socket else (row.socket,)
+            yield from _expand_pattern(node, row.socket) if "*" in row.socket else (row.socket,)
 
 
 def _probe_socket(node: Node, engine: EngineName, socket: str, deadline: float) -> Evidence | None:
@@ -157,7 +157,7 @@ def _probe_socket(node: Node, engine: EngineName, socket: str, deadline: float) 
     except EngineSilentError as error:
         log.get().debug("The engine does not answer", engine=engine, socket=socket, reason=str(error))
         return None
-    row = find_row(node, socket, live.process, engine) or usual_row(engine)
+    row = find_row(node, socket, live.process, engine) or find_usual_distribution(engine)
     behind = f", from {_shown(live.process)}" if live.process is not None else ""
     return Evidence(
         EvidenceKind.LIVE, row, f"{row.name} {live.version} answers on {socket}{behind}", socket, live.process
@@ -178,7 +178,7 @@ def find_row(node: Node, socket: str, process: Process | None, engine: EngineNam
     within = [row for row in own if process is not None and process.unit in row.units]
     # two distributions may share a socket: prefer the one whose folder exists
     present = [row for row in own if _is_there(node, posixpath.dirname(row.config))]
-    return next(iter([*within, *present, *own]), usual_row(engine))
+    return next(iter([*within, *present, *own]), find_usual_distribution(engine))
 
 
 def _disables_cri(node: Node, own: EngineSettings) -> bool:
@@ -189,7 +189,7 @@ def _disables_cri(node: Node, own: EngineSettings) -> bool:
     from toolkit_installer.documents import toml_document  # noqa: PLC0415  # only for nodes with containerd
 
     try:
-        content = node.files.content(own.config or usual_row(EngineName.CONTAINERD).config)
+        content = node.files.content(own.config or find_usual_distribution(EngineName.CONTAINERD).config)
         disabled = toml_document.parse(content).get("disabled_plugins") if content is not None else ["cri"]
     except ConfigurationError:
         return False  # somebody wrote it, so it is used
@@ -208,7 +208,7 @@ def _is_there(node: Node, path: str) -> bool:
         return False
 
 
-def _matching(node: Node, pattern: str) -> Sequence[str]:
+def _expand_pattern(node: Node, pattern: str) -> Sequence[str]:
     """Return the paths on the node that match a pattern, sorted; unreadable ones are omitted."""
     try:
         return node.files.matching(pattern)
@@ -221,7 +221,7 @@ _OF_KUBELETS = (EvidenceKind.KUBELET, EvidenceKind.OPTIONS)
 _AT_WORK = (*_OF_KUBELETS, EvidenceKind.LIVE)
 
 
-def choose(seen: Sequence[Evidence], hint: str = _HINT, recorded: Collection[EngineName] = ()) -> Evidence:
+def choose_engines(seen: Sequence[Evidence], hint: str = _HINT, recorded: Collection[EngineName] = ()) -> Evidence:
     """Return the deciding evidence: that of the strongest kind, if all of its kind name the same row.
 
     A refused row counts only if its kind has no other row (for an engine that does not run: if no kind has one), and
@@ -278,7 +278,7 @@ def gather_evidence(node: Node, settings: Settings) -> tuple[Evidence, ...]:
     )
 
 
-def detect(
+def detect_engines(
     node: Node,
     settings: Settings,
     seen: tuple[Evidence, ...] | None = None,
@@ -290,12 +290,12 @@ def detect(
     ConfigurationError.
     """
     if settings.runtimes:
-        return locate(node, settings, settings.runtimes)
+        return locate_engines(node, settings, settings.runtimes)
     seen = gather_evidence(node, settings) if seen is None else seen
-    return (_logged(_target(settings, choose(seen, recorded=recorded), seen)),)
+    return (_logged(_target(settings, choose_engines(seen, recorded=recorded), seen)),)
 
 
-def locate(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tuple[EngineTarget, ...]:
+def locate_engines(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tuple[EngineTarget, ...]:
     """Return these engines' places on the node, without questioning the choice. Logs unusual ones.
 
     Raises ConfigurationError for an engine that contradicts the evidence on the node.
@@ -304,7 +304,7 @@ def locate(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tup
     return tuple(_logged(_named(node, settings, engine, kubelets, engines)) for engine in engines)
 
 
-def all_installed(settings: Settings, seen: tuple[Evidence, ...]) -> Iterator[EngineTarget]:
+def list_installed_engines(settings: Settings, seen: tuple[Evidence, ...]) -> Iterator[EngineTarget]:
     """Yield a target for each engine and distribution with evidence, for a node on which none of them is running."""
     found = {each.row.name: each for each in _drop_lesser(seen) if each.row is not None and each.row.refused is None}
     for each in found.values():
@@ -327,7 +327,7 @@ def refuse_without_nri(node: Node) -> None:
 
 def _logged(target: EngineTarget) -> EngineTarget:
     row = target.distribution
-    if row is not None and (target.detected or row is not usual_row(target.name)):
+    if row is not None and (target.detected or row is not find_usual_distribution(target.name)):
         log.get().info(
             "Recognised the engine", key="engine-recognised", engine=target.name, distribution=row.name, why=target.why
         )
@@ -348,11 +348,11 @@ def _named(
     asked = settings.asked_of(engine)
     if asked.config is not None:
         why = f"--runtime {engine} with a file of its own"
-        return EngineTarget(engine, asked, distribution=usual_row(engine), why=why)
+        return EngineTarget(engine, asked, distribution=find_usual_distribution(engine), why=why)
     if asked.socket is not None:
         row = find_row(node, asked.socket, None) if find_socket_rows(asked.socket) else None
         if row is None or row.engine is not engine:
-            row = usual_row(engine)
+            row = find_usual_distribution(engine)
         met = Evidence(EvidenceKind.LIVE, row, f"--runtime {engine} on {asked.socket}", asked.socket)
         return _target(settings, met, (met,), named=True)
     if kubelets and not any(each.row is not None and each.row.engine in engines for each in kubelets):
@@ -368,9 +368,9 @@ def _named(
     if not mine and seen:
         raise _contradiction(engine, seen)
     if not mine:
-        return EngineTarget(engine, asked, distribution=usual_row(engine), why=f"--runtime {engine}")
+        return EngineTarget(engine, asked, distribution=find_usual_distribution(engine), why=f"--runtime {engine}")
     hint = f"name the one that is meant with --socket or --config: more than one {engine} is on this node"
-    return _target(settings, choose(mine, hint), seen, named=True)
+    return _target(settings, choose_engines(mine, hint), seen, named=True)
 
 
 def _contradiction(engine: EngineName, seen: Sequence[Evidence]) -> ConfigurationError:
@@ -387,7 +387,7 @@ def _target(settings: Settings, found: Evidence, seen: tuple[Evidence, ...], *, 
     """
     row = found.row
     assert row is not None  # noqa: S101  # choose() refuses evidence without one
-    usual = row is usual_row(row.engine)
+    usual = row is find_usual_distribution(row.engine)
     socket = None if usual else row.socket
     if row.engine is not EngineName.DOCKER and found.socket is not None:
         # a kubelet may name another socket than the usual one

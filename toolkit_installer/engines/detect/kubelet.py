@@ -17,7 +17,7 @@ from toolkit_installer.engines.common import command_line, serving
 from toolkit_installer.engines.detect import unit_files
 from toolkit_installer.engines.detect.unit_files import TABLE
 from toolkit_installer.engines.ownership import CgroupSetting
-from toolkit_installer.engines.registry import Distribution, normalize_socket, row_of
+from toolkit_installer.engines.registry import Distribution, get_row, normalize_socket
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import descriptors
 from toolkit_installer.node.node import Node
@@ -122,7 +122,7 @@ def reaches_docker_by_shim(node: Node) -> bool:
     reported.
     """
     sockets = [each.socket for each in find_running_kubelets(node) if each.socket is not None]
-    if any(posixpath.basename(socket) in row_of(EngineName.DOCKER).shim_sockets for socket in sockets):
+    if any(posixpath.basename(socket) in get_row(EngineName.DOCKER).shim_sockets for socket in sockets):
         return True
     shims = (parse_endpoint(each.arguments) for each in find_by_name(frozenset({_SHIM}))) if sockets else ()
     return any(endpoint is not None and normalize_socket(endpoint) in sockets for endpoint in shims)

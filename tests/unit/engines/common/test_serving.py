@@ -19,7 +19,7 @@ import pytest
 from toolkit_installer.engines.api import EngineSilentError, LiveState
 from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.common.serving import EngineBrokenError
-from toolkit_installer.engines.registry import usual_row
+from toolkit_installer.engines.registry import find_usual_distribution
 from toolkit_installer.node import descriptors, processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import HANDLED, STOPPING, Stopped
@@ -107,9 +107,9 @@ def test_an_engine_that_was_told_no_socket_serves_the_usual_one(
 ) -> None:
     # this machine's own may be configured, and may have no folder for its socket yet
     row = msgspec.structs.replace(
-        usual_row(engine), sockets=(f"{tmp_path}/usual.sock",), config=f"{tmp_path}/usual.toml"
+        find_usual_distribution(engine), sockets=(f"{tmp_path}/usual.sock",), config=f"{tmp_path}/usual.toml"
     )
-    monkeypatch.setattr(serving, "usual_row", {engine: row}.get)
+    monkeypatch.setattr(serving, "find_usual_distribution", {engine: row}.get)
     assert found(node, engine, tmp_path / "usual.sock") is None
     pid = start(name)
     assert found(node, engine, tmp_path / "usual.sock") == pid

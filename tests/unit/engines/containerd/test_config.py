@@ -71,7 +71,7 @@ def documents(draw: st.DrawFn) -> tuple[bytes, int]:
 def with_us(base: bytes, version: int, default: str | None = "nvidia") -> tuple[bytes, Ownership]:
     document, _ = containerd_tables.parse_checked(base)
     plugin = containerd_tables.FILE_VERSIONS[version].plugin
-    made = containerd_config.entries(containerd_sources.base_runtime(document, plugin), plugin, HANDLERS)
+    made = containerd_config.build_entries(containerd_sources.get_base_runtime(document, plugin), plugin, HANDLERS)
     built_in = lookup(document, (*TABLE[version], "runtimes")) is ABSENT
     part = TableAdditions(plugin, made, default, built_in=built_in)
     return containerd_config.add_parts(base, [part], None if document else version)
@@ -105,7 +105,7 @@ def test_taken_out_again_the_file_means_what_it_meant_and_has_its_comments(
 ) -> None:
     base, version = made
     text, ownership = with_us(base, version, default)
-    without, left = containerd_config.without_us(text, ownership, FOLDER)
+    without, left = containerd_config.remove_ours_from_text(text, ownership, FOLDER)
     assert is_same(meaning(without), meaning(base))
     assert without.count(b"#") == base.count(b"#")
     assert left == ()
@@ -128,7 +128,7 @@ def test_an_operators_edit_meanwhile_is_all_that_is_left_of_the_difference(
     path = tuple(part.replace("{p}", containerd_tables.FILE_VERSIONS[version].plugin) for part in edit[1])
     text, ownership = with_us(base, version)
     edited = toml_document.edit(text, [Set(path, edit[2])], marker="theirs")
-    without, left = containerd_config.without_us(edited, ownership, FOLDER)
+    without, left = containerd_config.remove_ours_from_text(edited, ownership, FOLDER)
     expected = toml_document.parse(toml_document.edit(base, [Set(path, edit[2])], marker="theirs"))
     got = toml_document.parse(without)
     if left:  # the built-in runc stays with the operator's first runtime: containerd 1.x would lose it
@@ -146,14 +146,14 @@ def test_an_empty_file_gets_version_and_runc_and_loses_them_again(version: int, 
     document = meaning(text)
     assert document["version"] == version
     assert lookup(document, (*TABLE[version], "runtimes"))["runc"] == BUILT_IN[version]
-    without, _ = containerd_config.without_us(text, ownership, FOLDER)
+    without, _ = containerd_config.remove_ours_from_text(text, ownership, FOLDER)
     assert meaning(without) == {}
 
 
 def test_a_comment_in_a_file_that_says_nothing_else_survives() -> None:
     text, ownership = with_us(b"# ours since 2019, ask Jo\n", 2)
     edited = text + b"# and this\n"
-    without, _ = containerd_config.without_us(edited, ownership, FOLDER)
+    without, _ = containerd_config.remove_ours_from_text(edited, ownership, FOLDER)
     assert b"ask Jo" in without
     assert b"and this" in without
 
@@ -168,7 +168,9 @@ def test_a_default_that_is_no_runc_lends_its_options_to_nobody(version: int) -> 
     for part in reversed(TABLE[version]):
         effective = {part: effective}
     plugin = containerd_tables.FILE_VERSIONS[version].plugin
-    ((_, entry), *_) = containerd_config.entries(containerd_sources.base_runtime(effective, plugin), plugin, HANDLERS)
+    ((_, entry), *_) = containerd_config.build_entries(
+        containerd_sources.get_base_runtime(effective, plugin), plugin, HANDLERS
+    )
     assert entry == {
         "runtime_type": "io.containerd.runc.v2",
         "options": {"SystemdCgroup": True, "BinaryName": HANDLERS[0].executable},
@@ -197,7 +199,7 @@ def test_what_we_cannot_work_with_is_named_with_its_line(content: bytes, line: i
 def test_an_older_installers_entries_are_ours_without_any_receipt() -> None:
     base = b"version = 2\n[debug]\nlevel = 'x' # mine\n"
     text, _ = with_us(base, 2)
-    without, _ = containerd_config.without_us(text, Ownership(), FOLDER)
+    without, _ = containerd_config.remove_ours_from_text(text, Ownership(), FOLDER)
     runtimes = lookup(meaning(without), (*TABLE[2], "runtimes"))
     assert runtimes == {"runc": BUILT_IN[2]}
     assert lookup(meaning(without), (*TABLE[2], "default_runtime_name")) is ABSENT
@@ -209,7 +211,7 @@ def test_runc_as_default_is_the_operators_choice_also_where_only_we_named_runc(v
     text, ownership = with_us(f"version = {version}\n".encode(), version)
     default = (*TABLE[version], "default_runtime_name")
     edited = toml_document.edit(text, [Set(default, "runc")], marker="")
-    without, left = containerd_config.without_us(edited, ownership, FOLDER)
+    without, left = containerd_config.remove_ours_from_text(edited, ownership, FOLDER)
     assert lookup(meaning(without), default) == "runc"
     assert any("default runtime 'runc'" in note for note in left)
 
@@ -220,7 +222,7 @@ def test_an_import_is_added_once_and_taken_out_alone() -> None:
     assert meaning(text)["imports"] == ["/etc/a.toml", "/etc/b.toml"]
     assert containerd_config.add_import(text, "/etc/b.toml") == (text, Ownership())
     edited = toml_document.edit(text, [Set(("imports",), ["/etc/b.toml", "/etc/c.toml"])], marker="")
-    without, _ = containerd_config.without_us(edited, ownership, FOLDER)
+    without, _ = containerd_config.remove_ours_from_text(edited, ownership, FOLDER)
     assert meaning(without)["imports"] == ["/etc/c.toml"]
 
 
@@ -388,8 +390,10 @@ def migrated(content: bytes) -> bytes:
 @pytest.mark.parametrize("default", ["nvidia", None])
 def test_what_stood_there_returns_also_under_the_new_name_of_the_table(default: str | None) -> None:
     plugin = containerd_tables.GRPC
-    made = containerd_config.entries({}, plugin, HANDLERS)
+    made = containerd_config.build_entries({}, plugin, HANDLERS)
     target, ownership = containerd_config.add_parts(MIGRATED_FROM, [TableAdditions(plugin, made, default)])
     now = migrated(target).replace(b'default_runtime_name = "crun"', b'default_runtime_name = "nvidia"')
-    left, _ = containerd_config.without_us(now, ownership, FOLDER, MIGRATED_FROM, [each.name for each in HANDLERS])
+    left, _ = containerd_config.remove_ours_from_text(
+        now, ownership, FOLDER, MIGRATED_FROM, [each.name for each in HANDLERS]
+    )
     assert left.decode() == migrated(MIGRATED_FROM).decode()

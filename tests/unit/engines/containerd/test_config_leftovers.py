@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from toolkit_installer.documents import toml_document
 from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, Table, is_same, lookup
 from toolkit_installer.engines.api import DesiredFile, EngineFile, LiveState, RecordedFile
-from toolkit_installer.engines.containerd.config import built_in, find_unrecorded
+from toolkit_installer.engines.containerd.config import build_built_in, find_unrecorded
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE, ROOT_ROLE, DistributionInspection
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection as Inspection
 from toolkit_installer.engines.containerd.layouts import DROP_IN_ROLE as PLACED_ROLE
 from toolkit_installer.engines.containerd.layouts import GENERATED_ROLE, Layout
-from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, PLUGINS, shape
+from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, PLUGINS, build_shape
 from toolkit_installer.engines.ownership import MARKER
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.node.reading import FileIdentity, Found, Metadata
@@ -121,7 +121,7 @@ def doubled(text: bytes) -> bytes:
 
 
 def in_plugin(plugin: str, *path: str) -> Path:
-    return (*shape(plugin).runtimes[:-1], *path)
+    return (*build_shape(plugin).runtimes[:-1], *path)
 
 
 COMMENTS: list[Edit] = [above, below, doubled]
@@ -193,8 +193,8 @@ def test_what_is_still_ours_after_a_cleanup_is_said(found: list[Story], made: li
             assert "the version line" in said
         assert DROP_IN not in now.get("imports", []) or "imports" in said
         for plugin in PLUGINS:
-            path = (*shape(plugin).runtimes, "runc")
-            ours = is_same(lookup(now, path), built_in(plugin)) and lookup(before, path) is ABSENT
+            path = (*build_shape(plugin).runtimes, "runc")
+            ours = is_same(lookup(now, path), build_built_in(plugin)) and lookup(before, path) is ABSENT
             assert not ours or "'runc'" in said
 
 

@@ -27,7 +27,7 @@ from toolkit_installer.engines.containerd.layouts import (
     AdditionMethod,
     Layout,
 )
-from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, enable_cdi, shape
+from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, build_shape, enable_cdi
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.reading import FileIdentity, Found, Metadata
@@ -65,7 +65,7 @@ SETTINGS = st.builds(
 
 def document(version: int, runtimes: Table, default: str | None) -> bytes:
     """Return a file of containerd's with these runtimes."""
-    place = shape(FILE_VERSIONS[version].plugin)
+    place = build_shape(FILE_VERSIONS[version].plugin)
     changes = [Set(("version",), version), Set((*place.runtimes,), runtimes)]
     if default is not None:
         changes.append(Set(place.default, default))
@@ -115,7 +115,7 @@ def target(goals: DesiredState, role: str) -> bytes:
 
 def tables(document: Mapping[str, Any], version: int, request: Request) -> dict[str, Any]:
     """Return the handlers' tables."""
-    place = shape(FILE_VERSIONS[version].plugin)
+    place = build_shape(FILE_VERSIONS[version].plugin)
     return {each.name: lookup(dict(document), (*place.runtimes, each.name)) for each in request.handlers}
 
 
@@ -194,7 +194,7 @@ def test_files_of_version_1_name_the_executable_as_the_oldest_shims_read_it(vers
 
 @pytest.mark.parametrize("version", VERSIONS)
 def test_the_default_of_containerd_before_1_3_lends_its_options_too(version: int) -> None:
-    place = shape(FILE_VERSIONS[version].plugin)
+    place = build_shape(FILE_VERSIONS[version].plugin)
     legacy = {"runtime_type": V2, "options": {"Root": "/legacy"}}
     content = toml_document.edit(
         document(version, {"runc": {"options": {"Root": "/named"}}}, "runc"),
@@ -347,7 +347,7 @@ def test_the_old_kind_of_default_is_written_in_version_1_or_reported_as_unused()
             EngineTarget(EngineName.CONTAINERD, asked), (Handler("nvidia", f"{FOLDER}/r"),), "nvidia", FOLDER
         )
         goals = placed(document(version, RUNC, "runc"), request, ContainerdSources(), AdditionMethod.DROP_IN)
-        place = shape(FILE_VERSIONS[version].plugin)
+        place = build_shape(FILE_VERSIONS[version].plugin)
         written = lookup(toml_document.parse(target(goals, DROP_IN_ROLE)), (*place.default[:-1], "default_runtime"))
         assert (goals.default is None) == bool(written) == (version == 1)
         assert any("--use-legacy-config is not used" in note for note in goals.notes) == (version != 1)

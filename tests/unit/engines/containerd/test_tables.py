@@ -49,7 +49,7 @@ def test_the_views_are_those_of_the_releases_that_read_the_version() -> None:
 
 def test_the_names_are_those_under_which_a_release_finds_the_runtimes() -> None:
     found = {
-        (release, version): tables.names(tables.possible_views(release, version)[0], version, release)
+        (release, version): tables.list_plugin_names(tables.possible_views(release, version)[0], version, release)
         for release in [(1, 6), (2, 0), (2, 4)]
         for version in FILE_VERSIONS
         if version <= tables.newest_readable_version(release)

@@ -6,7 +6,7 @@ import pytest
 
 from toolkit_installer.engines.containerd import templates
 from toolkit_installer.engines.containerd.config import TableAdditions
-from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, shape
+from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, build_shape
 from toolkit_installer.errors import ConfigurationError
 
 PLUGIN = FILE_VERSIONS[3].plugin
@@ -16,7 +16,9 @@ PART = TableAdditions(PLUGIN, (("nvidia", OURS),), None)
 
 def template(name: str, *before: str) -> bytes:
     """Return a template with a runtime of somebody's; `before`: lines that stand above its table."""
-    runtime = f"[{'.'.join((*shape(PLUGIN).runtimes[:1], repr(PLUGIN), *shape(PLUGIN).runtimes[2:], name))}]"
+    runtime = (
+        f"[{'.'.join((*build_shape(PLUGIN).runtimes[:1], repr(PLUGIN), *build_shape(PLUGIN).runtimes[2:], name))}]"
+    )
     lines = ('{{ template "base" . }}', *before, runtime, '  runtime_type = "io.containerd.kata.v2"')
     return "".join(f"{line}\n" for line in lines).encode()
 

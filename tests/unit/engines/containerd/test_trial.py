@@ -19,7 +19,7 @@ def refusal(folder: Path) -> str | None:
     config = str(folder / "config.toml")
     process = Process(os.getpid(), "containerd", "/usr/bin/containerd", ("--config", config), 0.0, None)
     with mock.patch.object(reload_method, "dump_containerd_config", return_value=({}, "")):
-        return containerd_trial.refusal(Node("/"), process)
+        return containerd_trial.find_restart_obstacle(Node("/"), process)
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from toolkit_installer.engines.containerd.config import TableAdditions
 from toolkit_installer.engines.containerd.distributions.rancher import RancherLayout
 from toolkit_installer.engines.containerd.inspection import ContainerdInspection, DistributionInspection
 from toolkit_installer.engines.containerd.layouts import DROP_IN_ROLE, OLDER_TEMPLATE_ROLE, TEMPLATE_ROLE, Layout
-from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, shape
+from toolkit_installer.engines.containerd.tables import FILE_VERSIONS, build_shape
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
@@ -72,7 +72,7 @@ class Binary:
 
     def runtimes(self) -> list[Table]:
         """Return those of each text that it was given."""
-        found = [lookup(each, shape(PLUGIN).runtimes) for each in self.given]
+        found = [lookup(each, build_shape(PLUGIN).runtimes) for each in self.given]
         return [each for each in found if isinstance(each, dict)]
 
 
@@ -120,7 +120,7 @@ def test_the_binary_dumps_the_generated_file_without_and_with_the_drop_in(binary
     try_out(None, DROP_IN, "nvidia")
     without, with_us = binary.runtimes()
     assert (list(without), sorted(with_us), with_us["nvidia"]) == (["runc"], ["nvidia", "runc"], HANDLER)
-    assert lookup(binary.given[1], shape(PLUGIN).default) == "nvidia"
+    assert lookup(binary.given[1], build_shape(PLUGIN).default) == "nvidia"
 
 
 def test_a_drop_in_that_goes_is_tried_as_the_generated_file_alone(binary: Binary) -> None:
@@ -208,7 +208,7 @@ def refused(template: bytes, generated: bytes) -> str | None:
         mock.patch.object(config_files, "find_layout", return_value=K3S),
         mock.patch.object(containerd_trial, "read_as", lambda _, path: files.get(path)),
     ):
-        return containerd_trial.refusal(Node("/"), process)
+        return containerd_trial.find_restart_obstacle(Node("/"), process)
 
 
 def test_a_restart_is_refused_where_a_template_repeats_a_table_of_the_base(binary: Binary) -> None:

@@ -20,12 +20,12 @@ NVIDIA = Handler("nvidia", f"{FOLDER}/nvidia-container-runtime")
 
 def effective(*texts: str, release: tuple[int, int] | None = None) -> dict[str, Any]:
     return crio_config.merge_files(
-        crio_config.built_in(release), [crio_config.parse_checked(text.encode()) for text in texts]
+        crio_config.build_built_in(release), [crio_config.parse_checked(text.encode()) for text in texts]
     )
 
 
 def handler(*texts: str, release: tuple[int, int] | None = None) -> dict[str, Any]:
-    ((_, entry),) = crio_config.entries(effective(*texts, release=release), [NVIDIA])
+    ((_, entry),) = crio_config.build_entries(effective(*texts, release=release), [NVIDIA])
     return entry
 
 
@@ -159,14 +159,14 @@ monitor_path = "/of/ours"
 
 
 def lent(source: str, *files: str) -> dict[str, Any]:
-    return crio_config.base_configuration(
-        crio_config.parse_checked(source.encode()), crio_config.built_in(None), effective(*files), FOLDER
+    return crio_config.build_base_configuration(
+        crio_config.parse_checked(source.encode()), crio_config.build_built_in(None), effective(*files), FOLDER
     )
 
 
 def test_the_configuration_of_a_running_crio_lends_settings_of_the_default_before_us() -> None:
     table = lent(LIVE)
-    ((_, entry),) = crio_config.entries(table, [NVIDIA])
+    ((_, entry),) = crio_config.build_entries(table, [NVIDIA])
     assert entry == {
         "runtime_path": NVIDIA.executable,
         "runtime_type": "oci",

@@ -135,7 +135,7 @@ def test_files_come_in_the_order_in_which_crio_reads_them(tmp_path: Path) -> Non
     found = crio_places.list_drop_ins(Node(str(tmp_path)).files, "/etc/crio/crio.conf.d")
     assert [f"{tmp_path}{path}" for path in found] == read(tmp_path / "none", folder).files
     assert len(found) == len(NAMES) + 1
-    assert sorted(found, key=lambda path: crio_places.order(path, "/etc/crio/crio.conf.d")) == found
+    assert sorted(found, key=lambda path: crio_places.build_sort_key(path, "/etc/crio/crio.conf.d")) == found
 
 
 def test_what_a_killed_run_left_is_not_taken_for_somebodys(tmp_path: Path) -> None:

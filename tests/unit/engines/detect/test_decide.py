@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from toolkit_installer.engines.detect import decide, kubelet
-from toolkit_installer.engines.detect.decide import Evidence, EvidenceKind, choose
+from toolkit_installer.engines.detect.decide import Evidence, EvidenceKind, choose_engines
 from toolkit_installer.engines.detect.unit_files import (
     BY_NAME,
     TABLE,
@@ -16,7 +16,7 @@ from toolkit_installer.engines.detect.unit_files import (
     find_marked_row,
     find_socket_rows,
 )
-from toolkit_installer.engines.registry import names, normalize_socket, usual_row
+from toolkit_installer.engines.registry import find_usual_distribution, names, normalize_socket
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
@@ -54,13 +54,13 @@ def says(kind: str, name: str | None, *, lesser: bool = False) -> Evidence:
     ],
 )
 def test_the_strongest_kind_decides_and_docker_outweighs_its_own_containerd(seen: list[Evidence], decided: str) -> None:
-    found = choose(seen).row
+    found = choose_engines(seen).row
     assert found is BY_NAME[decided]
 
 
 @pytest.mark.parametrize("engine", names())
 def test_an_engine_that_has_no_socket_yet_is_asked_where_it_will_have_one(node: Node, engine: EngineName) -> None:
-    assert usual_row(engine).socket in decide._sockets(node, engine, EngineSettings())
+    assert find_usual_distribution(engine).socket in decide._list_sockets(node, engine, EngineSettings())
 
 
 def started(*arguments: str) -> Process:
@@ -85,7 +85,7 @@ def test_a_distributions_process_outweighs_its_file_and_a_named_one_outweighs_bo
     process = started(*arguments) if arguments is not None else None
     seen = (Evidence(EvidenceKind.LIVE if process else EvidenceKind.UNIT, row, "it is seen", row.socket, process),)
     settings = Settings(engine=EngineSettings(config=asked))
-    (target,) = decide.detect(node, settings, seen)
+    (target,) = decide.detect_engines(node, settings, seen)
     assert (target.distribution, target.found_config) == (row, config)
     # None: the engine's own adapter looks at what its process was started with
     assert target.config == (config if asked is None else asked)
@@ -94,42 +94,44 @@ def test_a_distributions_process_outweighs_its_file_and_a_named_one_outweighs_bo
 def test_the_file_of_another_distributions_process_is_not_this_ones(node: Node) -> None:
     row = BY_NAME["k0s"]
     other = Evidence(EvidenceKind.FILE, BY_NAME["containerd"], "it is there", None, started("--config=/srv/x.toml"))
-    (target,) = decide.detect(node, Settings(), (Evidence(EvidenceKind.LIVE, row, "it answers", row.socket), other))
+    (target,) = decide.detect_engines(
+        node, Settings(), (Evidence(EvidenceKind.LIVE, row, "it answers", row.socket), other)
+    )
     assert target.config == row.config
 
 
 @pytest.mark.parametrize("kind", list(EvidenceKind))
 def test_two_engines_of_equal_weight_are_an_error_that_lists_both(kind: EvidenceKind) -> None:
     with pytest.raises(ConfigurationError, match=f"{kind} says docker; {kind} says containerd") as caught:
-        choose([says(kind, "docker"), says(kind, "containerd"), says("file", "docker")])
+        choose_engines([says(kind, "docker"), says(kind, "containerd"), says("file", "docker")])
     assert "--runtime" in str(caught.value.hint)
 
 
 def test_two_distributions_of_the_same_engine_are_ambiguous_too() -> None:
     with pytest.raises(ConfigurationError, match="live says crio; live says containerd"):
-        choose([says("live", "crio"), says("live", "containerd")])
+        choose_engines([says("live", "crio"), says("live", "containerd")])
 
 
 def test_what_is_decided_does_not_depend_on_the_order_in_which_it_was_seen() -> None:
     seen = [says("live", "docker"), says("live", "containerd", lesser=True), says("unit", "crio"), says("file", "k3s")]
-    assert {choose(order).row for order in itertools.permutations(seen)} == {BY_NAME["docker"]}
+    assert {choose_engines(order).row for order in itertools.permutations(seen)} == {BY_NAME["docker"]}
 
 
 def test_a_node_without_any_engine_is_an_error() -> None:
     with pytest.raises(ConfigurationError, match="no engine was found"):
-        choose([])
+        choose_engines([])
 
 
 @pytest.mark.parametrize("name", [row.name for row in TABLE if row.refused])
 def test_what_is_not_supported_is_refused_by_name_with_what_to_do(name: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{name} is not supported") as caught:
-        choose([says("live", name)])
+        choose_engines([says("live", name)])
     assert caught.value.hint == BY_NAME[name].refused
 
 
 def test_a_kubelet_on_an_unknown_engine_is_not_outvoted_by_a_live_one() -> None:
     with pytest.raises(ConfigurationError, match="not known: kubelet says None"):
-        choose([says("kubelet", None), says("live", "docker")])
+        choose_engines([says("kubelet", None), says("live", "docker")])
 
 
 @pytest.mark.parametrize(

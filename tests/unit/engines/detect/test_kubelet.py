@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from toolkit_installer.engines.api import LiveState
-from toolkit_installer.engines.containerd.tables import cgroup_driver
+from toolkit_installer.engines.containerd.tables import read_cgroup_driver
 from toolkit_installer.engines.detect import kubelet
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process
@@ -61,7 +61,7 @@ def test_a_flag_wins_over_drop_ins_and_these_over_the_file(monkeypatch: pytest.M
     ],
 )
 def test_only_runtimes_of_runcs_kind_have_a_cgroup_driver(entry: object, driver: str | None) -> None:
-    assert cgroup_driver(entry) == driver
+    assert read_cgroup_driver(entry) == driver
 
 
 @pytest.mark.parametrize(
