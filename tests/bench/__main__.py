@@ -18,7 +18,20 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.bench import bursts, counts, fleet, growing, idling, image_root, machine, page, peer, pip_install, starting, table
+from tests.bench import (
+    bursts,
+    counts,
+    fleet,
+    growing,
+    idling,
+    image_root,
+    machine,
+    page,
+    peer,
+    pip_install,
+    starting,
+    table,
+)
 from tests.bench.figures import Figure
 from tests.bench.made_node import Place
 from tests.support import payloads
