@@ -89,14 +89,14 @@ class EngineName(str):
     """
 
     __slots__ = ()
-    _known: ClassVar[dict[str, EngineName]] = {}
+    _names: ClassVar[dict[str, EngineName]] = {}
     DOCKER: ClassVar[EngineName]
     CONTAINERD: ClassVar[EngineName]
     CRIO: ClassVar[EngineName]
 
     def __new__(cls, name: str) -> EngineName:
         """Return the one object for this name."""
-        return cls._known.setdefault(name, super().__new__(cls, name))
+        return cls._names.setdefault(name, super().__new__(cls, name))
 
 
 EngineName.DOCKER = EngineName("docker")

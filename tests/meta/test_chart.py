@@ -17,7 +17,7 @@ from tests.support.manifests import Object
 from toolkit_installer import __version__
 from toolkit_installer.cli.options import build
 from toolkit_installer.cli.options.help import COMMANDS
-from toolkit_installer.cli.options.resolve import Sources
+from toolkit_installer.cli.options.resolve import OptionSources
 from toolkit_installer.cli.options.table import DELETION_TIMEOUT
 from toolkit_installer.settings import Cleanup, DeletionSettings, Program, Settings
 
@@ -287,7 +287,7 @@ def test_the_daemon_set_is_deleted_and_waited_for_before_what_its_pods_need_is()
     given = manifests.environment(container) | {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
     assert build.build_deletion(name, {}, given, Program(program)) == DeletionSettings(name, "10.0.0.1")
     assert build.build({}, given, Program(program), installing=False)
-    seconds = Sources({}, given, Program(program)).answer(DELETION_TIMEOUT).value
+    seconds = OptionSources({}, given, Program(program)).resolve(DELETION_TIMEOUT).value
     assert isinstance(seconds, float)
     job = found["Job"]["spec"]
     assert seconds < job["activeDeadlineSeconds"] < 600, "the program, Kubernetes and Helm give up in this order"

@@ -12,7 +12,7 @@ import yaml
 
 from tests.support import chart, manifests
 from tests.support.chart import CHART, ChartError, changes
-from toolkit_installer.cli.options.model import engine_of
+from toolkit_installer.cli.options.model import find_engine
 from toolkit_installer.cli.options.table import OPTIONS
 from toolkit_installer.kubernetes import verdicts
 
@@ -230,7 +230,7 @@ def test_what_may_be_chosen_is_what_the_program_knows() -> None:
             continue
         (value,) = ours
         chosen.add(value)
-        assert {each for each in option.variables if engine_of(each) is None} <= of.keys(), value
+        assert {each for each in option.variables if find_engine(each) is None} <= of.keys(), value
         if "enum" in entries[value]:
             assert set(entries[value]["enum"]) - {""} == {str(each) for each in option.choices}, value
         for each in option.choices:

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from toolkit_installer.cli.options import argv, build
+from toolkit_installer.cli.options import build, resolve
 from toolkit_installer.cli.options import help as cli_help
 from toolkit_installer.cli.options.model import Kind
 from toolkit_installer.cli.options.table import (
@@ -201,8 +201,8 @@ def test_every_command_that_is_shown_makes_sense_to_the_program() -> None:
             assert arguments[0] in cli_help.COMMANDS
             arguments = arguments[1:]  # noqa: PLW2901  # what is left of the line
         values: dict[str, tuple[str, ...]] = {}
-        for token in argv.read(arguments, argv.grammar_of(OPTIONS)):
-            assert isinstance(token, argv.Given), token
+        for token in resolve.read_arguments(arguments, resolve.grammar_of(OPTIONS)):
+            assert isinstance(token, resolve.Given), token
             values[token.option.name] = (*values.get(token.option.name, ()), token.text)
         build.build(values, {}, program)
 

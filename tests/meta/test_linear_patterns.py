@@ -36,7 +36,7 @@ _MOST_TIMES = 6
 _ATTEMPTS = 5
 
 _MADE_AT_RUN_TIME = {
-    "cli.options.values:pattern": "the patterns of options, whose texts are short",
+    "cli.options.model:pattern": "the patterns of options, whose texts are short",
     "documents.toml_edit:f'(?m)^# {re.escape(marker)}\\\\r?\\\\n'": "a line that is given",
     "documents.toml_edit:f'(?m)^# {re.escape(marker)}(?:\\\\r?\\\\n|\\\\Z)'": "a line that is given",
     "engines.containerd.layouts:rule[0]": "the rows' own patterns, of which each matches at the start",

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from toolkit_installer.cli.options import help as cli_help
 from toolkit_installer.cli.options.help import Page
-from toolkit_installer.cli.options.model import Group, Kind, Option
+from toolkit_installer.cli.options.model import HelpSection, Kind, Option
 from toolkit_installer.settings import Program
 
 PAGE = Path(__file__).parents[2] / "docs" / "toolkit-installer.8"
@@ -68,10 +68,10 @@ def page() -> str:
 
 def _options(about: Page, title: str) -> Iterator[str]:
     yield title
-    for group in Group:
-        rows = [row for row in about.shown(full=True) if row.group is group]
+    for section in HelpSection:
+        rows = [row for row in about.shown(full=True) if row.section is section]
         if rows:
-            yield f".SS {escaped(group.value)}"
+            yield f".SS {escaped(section.value)}"
         for row in rows:
             yield from _option(row)
 

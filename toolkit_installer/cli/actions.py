@@ -227,15 +227,14 @@ def _is_installed(settings: Settings, node: Node) -> bool:
     The paths in the receipt are not checked: that takes the flags of the run that wrote it (`--config`), which
     `wait-driver` does not get, and this command touches nothing that the receipt names.
     """
-    from toolkit_installer.receipt import schema as receipts
-    from toolkit_installer.receipt import trust
+    from toolkit_installer.receipt import schema, trust
     from toolkit_installer.receipt.store import ReceiptStore
 
     store = ReceiptStore(node, settings.toolkit.install_dir)
     store.require_private()
-    trust.require_ours(node, f"{store.folder}/{receipts.FILE}")
+    trust.require_ours(node, f"{store.folder}/{schema.FILE}")
     receipt = store.load()
-    return receipt is not None and receipt.state is receipts.State.INSTALLED
+    return receipt is not None and receipt.state is schema.State.INSTALLED
 
 
 def detect(settings: Settings, *, as_json: bool) -> int:
@@ -250,14 +249,14 @@ def detect(settings: Settings, *, as_json: bool) -> int:
 
 def diagnose(settings: Settings, *, as_json: bool) -> int:
     """Print the node's illnesses. Raises InstallerError."""
-    from toolkit_installer.cli import show_diagnose
+    from toolkit_installer.cli import show_status
     from toolkit_installer.reporting import diagnosis
 
     signals.unblock()
     node = _open_node(settings)
     own_container.refuse_own_container(node, settings, own_container.list_requested_folders(settings))
     node.root.only_looks = True
-    show_diagnose.show(diagnosis.diagnose(node, settings), as_json=as_json)
+    show_status.show_diagnosis(diagnosis.diagnose(node, settings), as_json=as_json)
     return ExitCode.DONE
 
 
@@ -266,10 +265,10 @@ def report(settings: Settings, *, file: str, looking: Settings) -> int:
 
     Raises InstallerError.
     """
-    from toolkit_installer.cli import files as bundle
+    from toolkit_installer.cli import files
 
     signals.unblock()
-    bundle.write_report(_open_node(settings), settings, looking, file)
+    files.write_report(_open_node(settings), settings, looking, file)
     return ExitCode.DONE
 
 
@@ -286,12 +285,12 @@ def capture(
 
     Raises InstallerError.
     """
-    from toolkit_installer.cli import files as captures
+    from toolkit_installer.cli import files
 
     signals.unblock()
     node = _open_node(settings)
     node.root.only_looks = True
-    captures.write_capture(node, settings, file, given, environment, keep_secrets=keep_secrets, key_file=key_file)
+    files.write_capture(node, settings, file, given, environment, keep_secrets=keep_secrets, key_file=key_file)
     return ExitCode.DONE
 
 

@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 import click
 
 from toolkit_installer.cli import output, tree
-from toolkit_installer.cli.options import argv, build
+from toolkit_installer.cli.options import build, resolve
 from toolkit_installer.cli.options import help as cli_help
-from toolkit_installer.cli.options.argv import Given
+from toolkit_installer.cli.options.resolve import Given
 from toolkit_installer.cli.options.table import OPTIONS, STATUS_CHECK
 from toolkit_installer.errors import ExitCode, InstallerError, UsageError
 from toolkit_installer.settings import Program
@@ -63,7 +63,9 @@ def _explain(error: Exception, program: Program, arguments: Sequence[str], envir
     from toolkit_installer import foreign_words, log  # noqa: PLC0415  # --help needs no log
 
     # the command line may be invalid as a whole
-    tokens = (token for token in argv.read(arguments, argv.grammar_of(OPTIONS)) if isinstance(token, Given))
+    tokens = (
+        token for token in resolve.read_arguments(arguments, resolve.grammar_of(OPTIONS)) if isinstance(token, Given)
+    )
     given = {token.option.name: (token.text,) for token in tokens}
     log_format, debug = build.read_log_options(given, environment)
     log.configure(log_format, debug=debug, stream=sys.stderr, environment=environment)

@@ -14,7 +14,7 @@ from functools import partial
 from typing import Final
 
 from toolkit_installer import __version__, log
-from toolkit_installer.cli import output, show_detect, show_diagnose, show_plan, show_status
+from toolkit_installer.cli import output, show_detect, show_plan, show_status
 from toolkit_installer.cli.options.table import OPTIONS
 from toolkit_installer.cli.output import OutputError
 from toolkit_installer.engines.detect import own_container
@@ -193,7 +193,7 @@ def write_report(node: Node, settings: Settings, looking: Settings, path: str) -
 
 def _status(node: Node, settings: Settings, store: ReceiptStore) -> str:
     health = status_verdict.judge_node(status.inspect_node(node, settings, store, trust.load(node, store)))
-    return f"{show_status.json_text(health)}\n"
+    return f"{show_status.status_json(health)}\n"
 
 
 def _detect(node: Node, settings: Settings, store: ReceiptStore) -> str:
@@ -204,7 +204,9 @@ def _detect(node: Node, settings: Settings, store: ReceiptStore) -> str:
 
 def _diagnosis(node: Node, settings: Settings) -> str:
     own_container.refuse_own_container(node, settings, own_container.list_requested_folders(settings))
-    return "".join(f"{output.plain(line)}\n" for line in show_diagnose.lines(diagnosis.diagnose(node, settings)))
+    return "".join(
+        f"{output.plain(line)}\n" for line in show_status.diagnosis_lines(diagnosis.diagnose(node, settings))
+    )
 
 
 def _plan(node: Node, settings: Settings, store: ReceiptStore) -> str:

@@ -13,11 +13,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from toolkit_installer import log
-from toolkit_installer.cli.options import argv
-from toolkit_installer.cli.options.argv import Given
+from toolkit_installer.cli.options import resolve
 from toolkit_installer.cli.options.build import DESTINATION, find_place
-from toolkit_installer.cli.options.model import Group, Kind, Step
-from toolkit_installer.cli.options.resolve import Answer, Sources
+from toolkit_installer.cli.options.model import HelpSection, Kind, Step
+from toolkit_installer.cli.options.resolve import Given, OptionSources, OptionValue
 from toolkit_installer.cli.options.table import BY_NAME, OPTIONS
 from toolkit_installer.errors import InstallerError, UsageError
 from toolkit_installer.node import locks, places, processes, trust
@@ -68,7 +67,7 @@ def complete_options(
     if where is None:
         return given
     try:
-        own = Sources(values, environment, program).answers(None, None)
+        own = OptionSources(values, environment, program).resolve_all(None, None)
         node = Node.open(where.node_root, where.host_root)
         folder = values.get(DESTINATION, [own.text("install_dir")])[0]
         with log.suppress_lines():  # the command itself reports a receipt that cannot be used
@@ -81,7 +80,9 @@ def complete_options(
     if run is not None:
         engines = tuple(str(record.name) for record in receipt.asked()) if receipt is not None else ()
         return _complete_from_run(given, environment, run, own.by_name, wanted, where.node_root, engines)
-    is_told = any(own.given(name) for name in BY_NAME if name not in _NOT_TAKEN | {_PAYLOAD} and _is_of_the_node(name))
+    is_told = any(
+        own.is_given(name) for name in BY_NAME if name not in _NOT_TAKEN | {_PAYLOAD} and _is_of_the_node(name)
+    )
     if receipt is None or is_told:
         return given
     taken = {name: texts for name, texts in _derive_options(receipt).items() if name in wanted}
@@ -90,24 +91,24 @@ def complete_options(
 
 
 def _is_of_the_node(name: str) -> bool:
-    return BY_NAME[name].group is not Group.KUBERNETES
+    return BY_NAME[name].section is not HelpSection.KUBERNETES
 
 
 def _complete_from_run(
     given: dict[str, Sequence[str]],
     environment: Mapping[str, str],
     run: _WaitingRun,
-    own: Mapping[str, Answer],
+    own: Mapping[str, OptionValue],
     wanted: Iterable[str],
     node_root: str | None,
     engines: tuple[str, ...],
 ) -> dict[str, Sequence[str]]:
     """Return the caller's options, completed with the run's; `engines` are the receipt's."""
     try:
-        sources = Sources(run.values, run.environment, run.program)
-        words = sources.answer(BY_NAME["runtime"]).value
+        sources = OptionSources(run.values, run.environment, run.program)
+        words = sources.resolve(BY_NAME["runtime"]).value
         one = EngineName(str(words[0])) if isinstance(words, tuple) and len(words) == 1 and words[0] != "auto" else None
-        theirs = sources.answers(one, one).by_name
+        theirs = sources.resolve_all(one, one).by_name
     except UsageError:
         return given  # another release, which accepts other values
     taken: dict[str, Sequence[str]] = {}
@@ -117,52 +118,52 @@ def _complete_from_run(
         # the run's file, socket and handlers are those of another engine
         wanted = [name for name in wanted if name != "method" and BY_NAME[name].step is not Step.RUNTIME]
     for name in wanted:
-        answer = _translate_answer(name, theirs[name], run, node_root)
-        if answer is None:
+        option = _translate(name, theirs[name], run, node_root)
+        if option is None:
             continue
         if _is_given_by_caller(name, own[name], given, environment, run):
-            if own[name].value != answer.value:
-                _log_difference(name, own[name], answer)
-        elif answer.value != own[name].value:
-            taken[name] = (answer.text,)
+            if own[name].value != option.value:
+                _log_difference(name, own[name], option)
+        elif option.value != own[name].value:
+            taken[name] = (option.text,)
     _log_taken("the run that waits", taken, run.process.pid)
     return given | taken
 
 
 def _is_given_by_caller(
-    name: str, answer: Answer, given: _Values, environment: Mapping[str, str], run: _WaitingRun
+    name: str, option: OptionValue, given: _Values, environment: Mapping[str, str], run: _WaitingRun
 ) -> bool:
     """Return whether the caller gave an option: a variable that the run's container has, too, does not count."""
     if name in given:
         return True
-    label = answer.label
+    label = option.label
     return label is not None and (label not in environment or environment[label] != run.environment.get(label))
 
 
-def _translate_answer(name: str, answer: Answer, run: _WaitingRun, node_root: str | None) -> Answer | None:
+def _translate(name: str, option: OptionValue, run: _WaitingRun, node_root: str | None) -> OptionValue | None:
     """Return the run's option as it would be given here, None if it cannot be."""
     same = trust.shares_mounts(run.process.pid)
     if name == _PAYLOAD:
-        return _find_payload(answer, run, same=same)
-    if answer.value is None or (answer.label is None and name != "runtime"):
+        return _find_payload(option, run, same=same)
+    if option.value is None or (option.label is None and name != "runtime"):
         return None  # a default, which applies here, too
-    if BY_NAME[name].kind in _PATHS and answer.value != AUTO and not same:
+    if BY_NAME[name].kind in _PATHS and option.value != AUTO and not same:
         theirs = "node_root" in run.values or "NODE_ROOT" in run.environment
         ours = node_root is not None or not places.is_marked_as_container()
-        return answer if theirs and ours and name not in _INSTALLER_PATHS else None  # both give the node's own path
-    return answer
+        return option if theirs and ours and name not in _INSTALLER_PATHS else None  # both give the node's own path
+    return option
 
 
-def _find_payload(answer: Answer, run: _WaitingRun, *, same: bool) -> Answer | None:
+def _find_payload(option: OptionValue, run: _WaitingRun, *, same: bool) -> OptionValue | None:
     """Return the folder of the run's payload as seen from here, None if it is the usual one, or not visible."""
-    paths = [str(answer.value)] if answer.value is not None else list(_IN_THE_IMAGE)
+    paths = [str(option.value)] if option.value is not None else list(_IN_THE_IMAGE)
     if same:
-        return answer if answer.value is not None else None
+        return option if option.value is not None else None
     if any(map(os.path.isdir, _IN_THE_IMAGE)):
         return None  # this image has its own payload
     seen = (processes.root_of(run.process).outside(path) for path in paths)
     found = next(filter(os.path.isdir, seen), None)
-    return Answer(found, found, "the payload of the run") if found is not None else None
+    return OptionValue(found, found, "the payload of the run") if found is not None else None
 
 
 def _derive_options(receipt: Receipt) -> dict[str, Sequence[str]]:
@@ -212,7 +213,7 @@ def _parse_command_line(words: Sequence[str]) -> tuple[Program, _Values] | None:
         if program is Program.TOOLKIT_INSTALLER:
             rest = rest[1:]  # the command
         values: dict[str, list[str]] = {}
-        for token in argv.read(rest, argv.grammar_of(OPTIONS)):
+        for token in resolve.read_arguments(rest, resolve.grammar_of(OPTIONS)):
             if isinstance(token, Given):
                 values.setdefault(token.option.name, []).append(token.text)
         return program, values
@@ -226,7 +227,7 @@ def _log_taken(source: str, taken: _Values, pid: int | None) -> None:
     log.get().info("Took the options that were not given", key="options-taken", source=source, pid=pid, options=options)
 
 
-def _log_difference(name: str, own: Answer, theirs: Answer) -> None:
+def _log_difference(name: str, own: OptionValue, theirs: OptionValue) -> None:
     log.get().warning(
         "An option differs from that of the run that waits",
         key="option-differs",

@@ -162,9 +162,9 @@ def _impact(node: Node, seen: Prepared, work: EngineWork) -> ReloadImpact | None
     """Return what the engine's reload affects; without a reload nothing is inspected."""
     if not work.reload_why:
         return None
-    from toolkit_installer.applying import impact as look  # noqa: PLC0415  # only where a reload is due
+    from toolkit_installer.applying import impact  # noqa: PLC0415  # only where a reload is due
 
-    return look.find_impact(node, work.name, work.inspection, work.reload, seen.plan.toolkit.folder)
+    return impact.find_impact(node, work.name, work.inspection, work.reload, seen.plan.toolkit.folder)
 
 
 def _waits_for(node: Node, seen: Prepared) -> str | None:
@@ -327,11 +327,11 @@ def _engine_lines(engine: EngineWork, impact: ReloadImpact | None) -> list[str |
     return lines
 
 
-def _impact_lines(engine: EngineWork, impact: ReloadImpact) -> list[str]:
-    from toolkit_installer.applying import impact as look  # noqa: PLC0415  # as above
+def _impact_lines(engine: EngineWork, found: ReloadImpact) -> list[str]:
+    from toolkit_installer.applying import impact  # noqa: PLC0415  # as above
 
     unit, by_systemd = (
-        look.find_restarted_unit(engine.inspection, engine.reload),
+        impact.find_restarted_unit(engine.inspection, engine.reload),
         engine.reload.mode is ReloadMode.SYSTEMD,
     )
-    return [f"  {line}" for line in look.describe_impact(engine.name, unit, impact, by_systemd=by_systemd)]
+    return [f"  {line}" for line in impact.describe_impact(engine.name, unit, found, by_systemd=by_systemd)]

@@ -1,4 +1,4 @@
-"""The output of `status`: the verdict first, then the facts behind it."""
+"""The output of `status`, the verdict first, and of `diagnose`, each illness with its effect and its remedy."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import msgspec
 from toolkit_installer.cli import output
 from toolkit_installer.receipt.schema import AS_WRITTEN
 from toolkit_installer.reporting import status_verdict
+from toolkit_installer.reporting.diagnosis_form import TITLES, Diagnosis, IllnessFinding
 from toolkit_installer.reporting.outcome import LastRun
 from toolkit_installer.reporting.status_verdict import (
     ABSENT,
@@ -34,7 +35,7 @@ _LABEL = 9
 
 def show_status(health: Health, *, as_json: bool) -> None:
     """Print the node's status. Raises OutputError."""
-    output.show(json_text(health).split("\n") if as_json else map(_painted, lines(health, output.width())))
+    output.show(status_json(health).split("\n") if as_json else map(_painted, status_lines(health, output.width())))
 
 
 _COLORS = {NodeVerdict.OK: "green", NodeVerdict.DEGRADED: "yellow", NodeVerdict.BROKEN: "red"}
@@ -48,37 +49,28 @@ def _painted(line: str) -> str | output.DiffLine:
     return output.DiffLine(line, functools.partial(click.style, fg=_COLORS[NodeVerdict(word)]))
 
 
-def json_text(health: Health) -> str:
+def status_json(health: Health) -> str:
     """Return the status as JSON text, the verdict first."""
     body = msgspec.to_builtins(health)
     first = {name: body.pop(name) for name in ("schema", "verdict", "reasons")}
     return json.dumps(first | body, indent=2)
 
 
-def lines(health: Health, width: int | None) -> list[str]:
+def status_lines(health: Health, width: int | None) -> list[str]:
     """Return the status for people, in lines of at most `width` columns (None: of any length)."""
-    return [line for label, text in _facts(health) for line in _wrapped(label, text, width)]
+    return [line for label, text in _facts(health) for line in _fact_lines(label, text, width)]
 
 
 _AS_IT_IS = "\0"
 """The label of a line that is not wrapped, such as a line of a diff."""
 
 
-def _wrapped(label: str, text: str, width: int | None) -> list[str]:
+def _fact_lines(label: str, text: str, width: int | None) -> list[str]:
     """Return a fact's lines: the label before the first, and as many spaces before the others."""
     if label == _AS_IT_IS:
         return [f"{'':{_LABEL}}{text}"]
     head = f"{label:{_LABEL}}"
-    if width is None:
-        return [f"{head}{text}".rstrip()]
-    return textwrap.wrap(
-        text,
-        width,
-        initial_indent=head,
-        subsequent_indent=" " * _LABEL,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
+    return [f"{head}{text}".rstrip()] if width is None else _wrap(head, text, width)
 
 
 def _facts(health: Health) -> Iterator[tuple[str, str]]:
@@ -225,3 +217,51 @@ def _file(label: str, file: FileHealth) -> Iterator[tuple[str, str]]:
     yield label, f"{file.path}: {file.state}"
     for line in (file.difference or "").splitlines():
         yield _AS_IT_IS, line.expandtabs(4)
+
+
+def show_diagnosis(diagnosis: Diagnosis, *, as_json: bool) -> None:
+    """Print a diagnosis. Raises OutputError."""
+    if as_json:
+        output.show(diagnosis_json(diagnosis).split("\n"))
+    else:
+        output.show(diagnosis_lines(diagnosis, output.width()))
+
+
+def diagnosis_json(diagnosis: Diagnosis) -> str:
+    """Return a diagnosis as JSON."""
+    return json.dumps(msgspec.to_builtins(diagnosis), indent=2)
+
+
+def diagnosis_lines(diagnosis: Diagnosis, width: int | None = None) -> list[str]:
+    """Return a diagnosis as lines of at most `width` columns; None: of any length."""
+    count = len(diagnosis.findings)
+    found = [line for finding in diagnosis.findings for line in _finding_lines(finding, width)]
+    unseen = [line for each in diagnosis.unseen for line in _wrap("Not inspected: ", each, width)]
+    return [
+        f"{count} {'illness' if count == 1 else 'illnesses'} found" if count else "No illness found",
+        *found,
+        *([""] if unseen else []),
+        *unseen,
+    ]
+
+
+def _finding_lines(finding: IllnessFinding, width: int | None) -> Iterator[str]:
+    where = finding.path if finding.line is None else f"{finding.path}:{finding.line}"
+    yield ""
+    yield f"{where}: {TITLES[finding.illness]}"
+    yield from _wrap("  What:   ", finding.what, width)
+    yield from _wrap("  Causes: ", finding.causes, width)
+    yield from _wrap("  Remedy: ", finding.remedy, width)
+
+
+def _wrap(label: str, text: str, width: int | None) -> list[str]:
+    if width is None:
+        return [f"{label}{text}"]
+    return textwrap.wrap(
+        text,
+        width,
+        initial_indent=label,
+        subsequent_indent=" " * len(label),
+        break_long_words=False,
+        break_on_hyphens=False,
+    )

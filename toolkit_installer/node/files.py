@@ -24,7 +24,7 @@ from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.node.queries import Query
 from toolkit_installer.node.reading import FileIdentity, Found, Metadata
 from toolkit_installer.node.root import NodeError, Root, Tolerated, attempt, mount_id, opened
-from toolkit_installer.node.writing import NO_RENAMEAT2, Writer, entry_exists, own_metadata
+from toolkit_installer.node.writing import NO_RENAMEAT2, FileWriter, entry_exists, own_metadata
 
 _GETFLAGS = 0x80086601
 """ioctl request FS_IOC_GETFLAGS of linux/fs.h, on 64-bit machines."""
@@ -111,7 +111,7 @@ class Recovered(enum.StrEnum):
     QUARANTINED = f"{_TAKEN_AWAY}: it lies in the install folder, named {KEPT_SUFFIX}"
 
 
-class Files(Writer):
+class Files(FileWriter):
     """Reads and changes the files beneath one root."""
 
     def replace(self, path: str, content: bytes, metadata: Metadata, expected: Found | None) -> None:

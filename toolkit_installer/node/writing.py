@@ -185,7 +185,7 @@ PlaceFile: TypeAlias = Callable[[int, str, str, int], None]
 """Moves a temporary file to its place. Parameters: the open folder, the temporary name, the name, the open file."""
 
 
-class Writer(Folders):
+class FileWriter(Folders):
     """Reads and writes the files beneath one root.
 
     The content of a file is on the disk before it gets its name, and the name is when a method returns; with `flush`

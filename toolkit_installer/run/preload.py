@@ -48,7 +48,6 @@ _READ_ONLY_NAMES = {
         "files",
         "replay",
         "show_detect",
-        "show_diagnose",
         "show_plan",
         "show_status",
     ),

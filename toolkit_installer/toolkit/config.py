@@ -107,7 +107,7 @@ def _changes(
     ]
     if CTK in payload.executables:
         always.append(((CTK, "path"), f"{folder}/{CTK}"))
-    asked: list[tuple[tuple[str, ...], Any]] = [
+    requested: list[tuple[tuple[str, ...], Any]] = [
         ((cli, "debug"), settings.cli_debug),
         ((runtime, "debug"), settings.runtime_debug),
         ((runtime, "log-level"), settings.runtime_log_level),
@@ -116,7 +116,7 @@ def _changes(
         ((*cdi, "annotation-prefixes"), list(settings.cdi_annotation_prefixes)),
     ]
     features = [(("features", name), True) for name in settings.opt_in_features]
-    return tuple(Set(path, value) for path, value in (*always, *((p, v) for p, v in asked if v), *features))
+    return tuple(Set(path, value) for path, value in (*always, *((p, v) for p, v in requested if v), *features))
 
 
 def _decoded(template: bytes, path: str) -> str:

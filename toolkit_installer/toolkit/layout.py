@@ -9,8 +9,7 @@ import msgspec
 
 from toolkit_installer.settings import ToolkitSettings
 from toolkit_installer.toolkit import config, wrappers
-from toolkit_installer.toolkit import payload as low_level_runtimes
-from toolkit_installer.toolkit.payload import CDI_HOOK, CLI, CTK, HOOK, HOOK_2021, RUNTIMES, Payload
+from toolkit_installer.toolkit.payload import CDI_HOOK, CLI, CTK, HOOK, HOOK_2021, RUNTIMES, Payload, choose_low_level
 
 _EXECUTABLE, _PLAIN = 0o755, 0o644
 
@@ -49,25 +48,25 @@ def desired_files(
     low_level: tuple[str, ...],
     toolkit_folder: str,
     driver_root: str,
-    made: Mapping[str, bytes] = MappingProxyType({}),
+    cached: Mapping[str, bytes] = MappingProxyType({}),
 ) -> tuple[ToolkitFile, ...]:
     """Return the files that the toolkit's folder should have, in the order in which they must be written.
 
     `low_level` are the paths of the engine's own low-level runtimes; `toolkit_folder` and `driver_root` are paths on
-    the node; `made` are cached contents by recipe. If each file is renamed into place in this order, into an empty
+    the node; `cached` are cached contents by recipe. If each file is renamed into place in this order, into an empty
     folder or over another version, every wrapper finds all that it runs at every instant: its libraries and
     configuration, its .real, and the programs that it calls in turn.
 
     Raises PayloadError for a broken config.toml, UsageError for a folder or runtimes that cannot be used.
     """
-    runtimes = low_level_runtimes.choose_low_level(settings, low_level, toolkit_folder)
+    runtimes = choose_low_level(settings, low_level, toolkit_folder)
     parts = (payload, settings, toolkit_folder, runtimes, driver_root)
     recipe = config.compute_recipe(*parts)
 
     def generated(name: str) -> bytes:
         if name != wrappers.CONFIG_NAME:
             return wrappers.build_wrapper(name, folder=toolkit_folder, low_level=runtimes).encode()
-        return made[recipe] if recipe in made else config.build_config(*parts)
+        return cached[recipe] if recipe in cached else config.build_config(*parts)
 
     return tuple(_files(payload, generated, recipe))
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.cli import show_diagnose
+from toolkit_installer.cli import show_status
 from toolkit_installer.cli.options import build
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.root import device_number
@@ -114,7 +114,7 @@ def test_a_sound_node_has_no_illness(node: MadeNode) -> None:
     node.write("/etc/docker/daemon.json", '{"log-driver": "json-file"}')
     node.write(KUBELET, "cgroupDriver: systemd\ncontainerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n")
     assert node.diagnosed().findings == ()
-    assert show_diagnose.lines(Diagnosis(1, "1", (), ()))[0] == "No illness found"
+    assert show_status.diagnosis_lines(Diagnosis(1, "1", (), ()))[0] == "No illness found"
 
 
 def test_each_illness_has_a_title() -> None:
@@ -557,7 +557,7 @@ def test_a_remedy_for_k3s_names_the_file_of_the_side_to_change(
 
 def test_what_is_printed_fits_the_terminal(node: MadeNode) -> None:
     node.write(CONFIG, "version = 2\n[plugins\n")
-    lines = show_diagnose.lines(node.diagnosed(), 80)
+    lines = show_status.diagnosis_lines(node.diagnosed(), 80)
     assert lines[0] == "1 illness found"
     assert f"{CONFIG}:2: an error in a configuration file" in lines
     assert max(map(len, lines)) <= 80
@@ -565,7 +565,7 @@ def test_what_is_printed_fits_the_terminal(node: MadeNode) -> None:
 
 def test_a_secret_in_a_broken_file_is_not_shown(node: MadeNode) -> None:
     node.write(CONFIG, 'version = 2\n[plugins.x]\npassword = "hunter22" oops\n')
-    assert "hunter22" not in show_diagnose.json_text(node.diagnosed())
+    assert "hunter22" not in show_status.diagnosis_json(node.diagnosed())
 
 
 def containerd(*texts: str, version: str) -> NodeFacts:
@@ -586,4 +586,4 @@ def test_values_that_may_be_secret_are_not_shown(node: MadeNode) -> None:
     node.write(KUBELET, "cgroupDriver: hunter22\ncontainerRuntimeEndpoint: unix:///run/x.sock\n")
     found = node.diagnosed()
     assert [each.illness for each in found.findings] == [Illness.NO_RUNTIME]
-    assert "hunter22" not in show_diagnose.json_text(found)
+    assert "hunter22" not in show_status.diagnosis_json(found)

@@ -456,7 +456,7 @@ SHOWN = (
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("name", SHOWN)
 def test_people_are_shown_what_was_read_and_found_good(name: str, width: int) -> None:
-    lines = show_status.lines(status_verdict.judge_node(CASES[name][0]), width)
+    lines = show_status.status_lines(status_verdict.judge_node(CASES[name][0]), width)
     difference = {line.expandtabs(4) for line in DIFFERENCE.splitlines()}
     assert all(len(line) <= width or " " not in line.strip() or line[9:] in difference for line in lines)
     text = "".join(f"{line}\n" for line in lines)
@@ -476,12 +476,12 @@ def test_people_are_shown_what_was_read_and_found_good(name: str, width: int) ->
 )
 def test_nothing_is_given_on_a_node_without_a_gpu(seen: dict[str, Any], says: str) -> None:
     health = status_verdict.judge_node(but(method=GIVEN, **seen))
-    assert any(line.endswith(says) for line in show_status.lines(health, None))
+    assert any(line.endswith(says) for line in show_status.status_lines(health, None))
 
 
 def test_the_default_is_the_live_engines_where_it_answers() -> None:
     def shown(live: LiveHealth, state: str = "as written") -> str:
-        lines = show_status.lines(status_verdict.judge_node(but(engines=engine(live, state))), None)
+        lines = show_status.status_lines(status_verdict.judge_node(but(engines=engine(live, state))), None)
         return next(line for line in lines if line.startswith("Handler:"))
 
     assert "nvidia (default) ->" in shown(msgspec.structs.replace(LIVE, default="nvidia"))
@@ -494,12 +494,14 @@ def test_a_path_is_never_torn_however_narrow_the_terminal_is() -> None:
     place = f"/etc/containerd/{'very-' * 30}long.toml"
     found = but(engines=engine(files=(FileHealth(place, "missing"),)))
     for width in (20, 80):
-        assert any(f"{place}:" in line.split() for line in show_status.lines(status_verdict.judge_node(found), width))
+        assert any(
+            f"{place}:" in line.split() for line in show_status.status_lines(status_verdict.judge_node(found), width)
+        )
 
 
 def test_in_a_pipe_each_fact_is_one_line() -> None:
     health = status_verdict.judge_node(CASES["driver-broken"][0])
-    assert any(len(line) > 120 for line in show_status.lines(health, None))
+    assert any(len(line) > 120 for line in show_status.status_lines(health, None))
 
 
 def test_the_schema_of_the_json_is_the_one_in_the_documentation() -> None:
@@ -512,7 +514,7 @@ def test_the_schema_of_the_json_is_the_one_in_the_documentation() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_the_json_holds_all_that_is_known_and_reads_back(name: str) -> None:
     health = status_verdict.judge_node(CASES[name][0])
-    text = show_status.json_text(health)
+    text = show_status.status_json(health)
     assert msgspec.json.decode(text, type=Health) == health
     assert list(json.loads(text))[:3] == ["schema", "verdict", "reasons"]
 
@@ -529,7 +531,7 @@ def test_files_that_were_touched_are_one_reason_and_are_not_called_damaged() -> 
     touched = [Damage(f"{number}.real", "touched since it was put in place", certain=False) for number in range(9)]
     found = status_verdict.judge_node(but(toolkit=toolkit(*touched, Damage("a", "it is empty"))))
     assert [reason.verdict for reason in found.reasons] == [NodeVerdict.BROKEN, NodeVerdict.DEGRADED]
-    shown = show_status.lines(found, None)
+    shown = show_status.status_lines(found, None)
     assert [line.strip() for line in shown if "TOUCHED" in line] == [
         "TOUCHED: {0.real,1.real,2.real,3.real,4.real,5.real,6.real,7.real,8.real}: touched since it was put in place"
     ]

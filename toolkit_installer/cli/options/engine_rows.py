@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import functools
 
-from toolkit_installer.cli.options.model import Group, Kind, Option, Step
+from toolkit_installer.cli.options.model import HelpSection, Kind, Option, Step
 from toolkit_installer.settings import Program, ReloadMode
 
-_file = functools.partial(Option, group=Group.TOOLKIT, step=Step.INSTALL)
-_setting = functools.partial(Option, group=Group.TOOLKIT_CONFIG, step=Step.INSTALL)
+_file = functools.partial(Option, section=HelpSection.TOOLKIT, step=Step.INSTALL)
+_setting = functools.partial(Option, section=HelpSection.TOOLKIT_CONFIG, step=Step.INSTALL)
 _unset = functools.partial(_setting, default_note="unset")
 
 _LOG_LEVELS = ("trace", "debug", "info", "warn", "warning", "error", "fatal", "panic")
@@ -163,10 +163,10 @@ UNLESS_INSTALLED = _file(
 """Whether `wait-driver` waits on a node that has the toolkit. No other command has it."""
 
 
-_engine = functools.partial(Option, group=Group.ENGINE, step=Step.RUNTIME)
-_crio = functools.partial(Option, group=Group.CRIO, step=Step.RUNTIME)
-_cdi = functools.partial(Option, group=Group.CDI, step=Step.INSTALL)
-_nri = functools.partial(Option, group=Group.NRI, step=Step.RUNTIME)
+_engine = functools.partial(Option, section=HelpSection.ENGINE, step=Step.RUNTIME)
+_crio = functools.partial(Option, section=HelpSection.CRIO, step=Step.RUNTIME)
+_cdi = functools.partial(Option, section=HelpSection.CDI, step=Step.INSTALL)
+_nri = functools.partial(Option, section=HelpSection.NRI, step=Step.RUNTIME)
 
 ENGINE_ROWS = (
     _engine(

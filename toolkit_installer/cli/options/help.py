@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 
 import msgspec
 
-from toolkit_installer.cli.options.model import Group, Kind, Option
+from toolkit_installer.cli.options.model import HelpSection, Kind, Option
 from toolkit_installer.cli.options.table import (
     DELETION_TIMEOUT,
     DRIVER_TIMEOUT,
@@ -323,10 +323,10 @@ def render(
     """
     lines = [f"{emphasise('Usage:')} {usage}", "", *_paragraph(page.about, width, "  ")]
     shown = page.shown(full=full)
-    for group in Group:
-        rows = [option for option in shown if option.group is group]
+    for section in HelpSection:
+        rows = [option for option in shown if option.section is section]
         if rows:
-            lines += ["", emphasise(f"{group}:")]
+            lines += ["", emphasise(f"{section}:")]
         for option in rows:
             lines += ["", *_option(option, program, width, emphasise)]
     others = len(page.shown(full=True)) - len(shown)

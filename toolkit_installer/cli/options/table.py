@@ -9,13 +9,13 @@ from __future__ import annotations
 import functools
 
 from toolkit_installer.cli.options import engine_rows
-from toolkit_installer.cli.options.model import Group, Kind, Option, Step
+from toolkit_installer.cli.options.model import HelpSection, Kind, Option, Step
 from toolkit_installer.engines import registry
 from toolkit_installer.settings import CONDITION, Cleanup, LogFormat, Method, OnDrift, Program, WithoutGpu
 
-_job = functools.partial(Option, group=Group.JOB, step=Step.INSTALLER)
-_cluster = functools.partial(Option, group=Group.KUBERNETES, step=Step.INSTALLER)
-_own = functools.partial(Option, group=Group.INSTALLER, step=Step.INSTALLER)
+_job = functools.partial(Option, section=HelpSection.JOB, step=Step.INSTALLER)
+_cluster = functools.partial(Option, section=HelpSection.KUBERNETES, step=Step.INSTALLER)
+_own = functools.partial(Option, section=HelpSection.INSTALLER, step=Step.INSTALLER)
 _ENGINES = registry.names()
 
 INSTALLER_ROWS = (
@@ -272,7 +272,7 @@ DELETION_TIMEOUT = _cluster(
 KEEP_SECRETS = Option(
     "keep_secrets",
     Kind.FLAG,
-    Group.JOB,
+    HelpSection.JOB,
     Step.INSTALLER,
     no_variable=True,
     help="Leave all values in the capture as they are, for a file that stays with you. Otherwise only values of keys "
@@ -281,7 +281,7 @@ KEEP_SECRETS = Option(
 KEY_FILE = Option(
     "key_file",
     Kind.LOCAL_PATH,
-    Group.JOB,
+    HelpSection.JOB,
     Step.INSTALLER,
     no_variable=True,
     default_note="a new key, kept nowhere",
@@ -291,7 +291,7 @@ KEY_FILE = Option(
 EACH = Option(
     "each",
     Kind.FLAG,
-    Group.JOB,
+    HelpSection.JOB,
     Step.INSTALLER,
     no_variable=True,
     help="Print what plan would print on each node, before what they come to together. Of one capture alone it is "
@@ -300,7 +300,7 @@ EACH = Option(
 HTML = Option(
     "html",
     Kind.LOCAL_PATH,
-    Group.JOB,
+    HelpSection.JOB,
     Step.INSTALLER,
     no_variable=True,
     help="Write what all of them come to as a page, too: one new file, which a browser opens without a network and can "
@@ -309,7 +309,7 @@ HTML = Option(
 ENGINE_VERSION = Option(
     "engine_version",
     Kind.VERSIONS,
-    Group.JOB,
+    HelpSection.JOB,
     Step.INSTALLER,
     no_variable=True,
     default_note="what each engine says",
@@ -319,7 +319,7 @@ ENGINE_VERSION = Option(
 PAYLOAD = Option(
     "payload",
     Kind.LOCAL_PATH,
-    Group.JOB,
+    HelpSection.JOB,
     Step.INSTALLER,
     no_variable=True,
     help="Plan with the toolkit's files in this folder, as --toolkit-source-root would on the node, in place of those "

@@ -6,7 +6,7 @@ import collections
 
 import pytest
 
-from toolkit_installer.cli.options import values as options_values
+from toolkit_installer.cli.options import model
 from toolkit_installer.cli.options.model import Kind, Option
 from toolkit_installer.cli.options.table import BY_NAME, OPTIONS
 from toolkit_installer.settings import EngineName, Program
@@ -157,7 +157,7 @@ def test_every_default_is_a_value_that_a_user_could_give(program: Program) -> No
     for option in OPTIONS:
         default = option.default_under(program)
         if default is not None:
-            options_values.read(option, (default,))
+            model.parse_value(option, (default,))
 
 
 def test_choices_are_given_for_choices_alone() -> None:

@@ -6,25 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from toolkit_installer.cli.options.model import Value
+from toolkit_installer.cli.options.model import NotAllowedError, Value, parse_boolean, parse_value
 from toolkit_installer.cli.options.table import BY_NAME
-from toolkit_installer.cli.options.values import NotAllowedError, boolean, read
 
 
 @pytest.mark.parametrize("word", ["1", "t", "T", "true", "True", "TRUE", "yes", "Yes", "on", "ON", "tRuE"])
 def test_the_words_for_true(word: str) -> None:
-    assert boolean(word) is True
+    assert parse_boolean(word) is True
 
 
 @pytest.mark.parametrize("word", ["0", "f", "F", "false", "False", "FALSE", "no", "NO", "off"])
 def test_the_words_for_false(word: str) -> None:
-    assert boolean(word) is False
+    assert parse_boolean(word) is False
 
 
 @pytest.mark.parametrize("word", ["", "2", "y", "n", "enabled", " true", "true ", "truefalse", "null"])
 def test_a_word_that_is_neither_true_nor_false_is_refused(word: str) -> None:
     with pytest.raises(NotAllowedError, match="true or false"):
-        boolean(word)
+        parse_boolean(word)
 
 
 ALLOWED: list[tuple[str, str, Value]] = [
@@ -62,7 +61,7 @@ ALLOWED: list[tuple[str, str, Value]] = [
 
 @pytest.mark.parametrize("name, text, value", ALLOWED)
 def test_a_good_value_is_read(name: str, text: str, value: Value) -> None:
-    assert read(BY_NAME[name], (text,)) == value
+    assert parse_value(BY_NAME[name], (text,)) == value
 
 
 REFUSED = [
@@ -142,22 +141,22 @@ REFUSED = [
 @pytest.mark.parametrize("name, text", REFUSED, ids=[f"{name}-{text[:20]!r}" for name, text in REFUSED])
 def test_a_bad_value_is_refused_and_what_is_allowed_is_said(name: str, text: str) -> None:
     with pytest.raises(NotAllowedError) as caught:
-        read(BY_NAME[name], (text,))
+        parse_value(BY_NAME[name], (text,))
     assert caught.value.allowed
 
 
 def test_the_last_of_several_texts_counts() -> None:
-    assert read(BY_NAME["socket"], ("/a", "/b")) == "/b"
+    assert parse_value(BY_NAME["socket"], ("/a", "/b")) == "/b"
 
 
 def test_a_repeated_list_is_one_list() -> None:
-    assert read(BY_NAME["low_level_runtimes"], ("runc,crun", "youki", "runc")) == ("runc", "crun", "youki")
+    assert parse_value(BY_NAME["low_level_runtimes"], ("runc,crun", "youki", "runc")) == ("runc", "crun", "youki")
 
 
 @given(st.text(st.characters(codec="utf-8"), max_size=40))
 def test_an_install_folder_that_is_accepted_is_safe_to_write_into_a_wrapper(text: str) -> None:
     try:
-        folder = read(BY_NAME["install_dir"], (text,))
+        folder = parse_value(BY_NAME["install_dir"], (text,))
     except NotAllowedError:
         return
     assert isinstance(folder, str)
@@ -172,8 +171,8 @@ def test_an_install_folder_that_is_accepted_is_safe_to_write_into_a_wrapper(text
 def test_reading_an_install_folder_twice_changes_nothing(parts: list[str]) -> None:
     option = BY_NAME["install_dir"]
     try:
-        once = read(option, ("/" + "/".join(parts),))
+        once = parse_value(option, ("/" + "/".join(parts),))
     except NotAllowedError:
         return
     assert isinstance(once, str)
-    assert read(option, (once,)) == once
+    assert parse_value(option, (once,)) == once
