@@ -12,24 +12,26 @@ import pytest
 from tests.support import browser
 from tests.support.browser import Browser
 from toolkit_installer.fleet import forecast
-from toolkit_installer.fleet.forecast import OUTCOMES, Change, Row
+from toolkit_installer.fleet.forecast import OUTCOMES, PageChange, PageRow
 
 HOSTILE = '</script><script>document.title = "obeyed"</script><img src=x onerror="document.title = \'obeyed\'">'
 CHANGES = (
-    Change("converged", "nothing to do", "Nothing to do: the node is as it should be."),
-    Change("restarted", "containerd: config.toml, restart", "--- /etc/containerd/config.toml\n+++ b\n+[plugins]\n-x"),
-    Change("refused", HOSTILE, f"{HOSTILE}\nthe file cannot be read"),
+    PageChange("converged", "nothing to do", "Nothing to do: the node is as it should be."),
+    PageChange(
+        "restarted", "containerd: config.toml, restart", "--- /etc/containerd/config.toml\n+++ b\n+[plugins]\n-x"
+    ),
+    PageChange("refused", HOSTILE, f"{HOSTILE}\nthe file cannot be read"),
 )
 MANY = 1000
 FOUND = "document.getElementById('found').textContent"
 ROWS = "document.querySelectorAll('#nodes tr').length"
 
 
-def row(number: int) -> Row:
+def row(number: int) -> PageRow:
     change = 2 if number == 7 else 1 if number % 10 == 0 else 0
     touched = (12, 1) if change == 1 else (None, None)
     name = HOSTILE if number == 7 else f"gpu-{number:04}"
-    return Row(name, CHANGES[change].outcome, "docker" if number % 2 else "containerd", change, *touched)
+    return PageRow(name, CHANGES[change].outcome, "docker" if number % 2 else "containerd", change, *touched)
 
 
 @pytest.fixture(scope="module")

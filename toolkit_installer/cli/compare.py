@@ -28,16 +28,16 @@ from toolkit_installer.fleet import compare as comparing
 from toolkit_installer.fleet.archive import Archive
 from toolkit_installer.fleet.capture import NotCapturedError, Replayer
 from toolkit_installer.fleet.compare import (
-    After,
-    Before,
-    Changed,
+    CapturedText,
+    ChangeGroup,
+    CompareSummary,
     Comparison,
     DriftedFile,
+    EarlierNode,
     Findings,
-    Managed,
-    Standing,
-    Summary,
-    Text,
+    LaterNode,
+    ManagedState,
+    RolloutStatus,
 )
 from toolkit_installer.fleet.forecast import Refusal
 from toolkit_installer.node.node import Node
@@ -61,95 +61,95 @@ _Value = TypeVar("_Value")
 # --- the later capture ---
 
 
-def inspect_after(found: Archive, path: str) -> tuple[After, Standing]:
+def inspect_after(found: Archive, path: str) -> tuple[LaterNode, RolloutStatus]:
     """Return a node after the rollout, and its status. Raises InstallerError if it cannot be replayed at all."""
-    files = comparing.files_of(found, path)
+    files = comparing.list_files(found, path)
     settings = capture_workers.build_settings(found.given, found.environment, path)
     with Replayer(found).replaying():
         node = Node(found.root, found.programs_root, whole=found.whole)
         try:
-            receipt = _receipt(node, settings)
+            receipt = _load_receipt(node, settings)
         except NotCapturedError as error:
-            return After(files), Standing(untold=str(error), left_alone=True)
+            return LaterNode(files), RolloutStatus(untold=str(error), left_alone=True)
         except InstallerError as error:
-            return After(files), Standing(refused=str(error))
-        managed = tuple(_managed(node, file) for file in (receipt.files() if receipt is not None else ()))
-        aside = _list_own_paths(node, settings, receipt)
-        known = After(files, managed, aside=aside)
+            return LaterNode(files), RolloutStatus(refused=str(error))
+        managed = tuple(_find_managed_state(node, file) for file in (receipt.files() if receipt is not None else ()))
+        ignored = _list_own_paths(node, settings, receipt)
+        known = LaterNode(files, managed, ignored=ignored)
         try:
-            seen, standing = _plan_status(node, settings, receipt)
-            facts = _facts(node, seen)
+            seen, status = _plan_status(node, settings, receipt)
+            facts = _find_facts(node, seen)
         except NotCapturedError as error:
-            return known, Standing(receipt, left_alone=True, untold=str(error))
+            return known, RolloutStatus(receipt, left_alone=True, untold=str(error))
         except InstallerError as error:
-            return known, Standing(receipt, refused=str(error))
+            return known, RolloutStatus(receipt, refused=str(error))
     if seen is None:
-        return msgspec.structs.replace(known, facts=facts), standing
+        return msgspec.structs.replace(known, facts=facts), status
     after = msgspec.structs.replace(
         known,
-        own=_targets(found, seen),
-        aside=aside | _list_generated_files(seen),
+        own=_list_targets(found, seen),
+        ignored=ignored | _list_generated_files(seen),
         programs=seen.target.payload.executables,
         facts=facts,
     )
-    return after, standing
+    return after, status
 
 
-def _receipt(node: Node, settings: Settings) -> Receipt | None:
+def _load_receipt(node: Node, settings: Settings) -> Receipt | None:
     return trust.load(node, ReceiptStore(node, settings.toolkit.install_dir))
 
 
-def _managed(node: Node, file: FileRecord) -> Managed:
+def _find_managed_state(node: Node, file: FileRecord) -> ManagedState:
     try:
         state: str | None = memory.state_of(node, file)
     except NotCapturedError:
         state = None
-    return Managed(file.path, state, file.written)
+    return ManagedState(file.path, state, file.written)
 
 
-def _plan_status(node: Node, settings: Settings, receipt: Receipt | None) -> tuple[Prepared | None, Standing]:
+def _plan_status(node: Node, settings: Settings, receipt: Receipt | None) -> tuple[Prepared | None, RolloutStatus]:
     """Return what a run would do with the node now, and the status that follows. Raises InstallerError."""
     own_container.refuse_own_container(node, settings, own_container.list_requested_folders(settings))
     fate = dry_run.simulate_run(settings, node)
     if fate.seen is None:
-        return None, Standing(receipt, left_alone=True)
+        return None, RolloutStatus(receipt, left_alone=True)
     if fate.stops is not None:
-        return fate.seen, Standing(receipt, refused=str(fate.stops))
+        return fate.seen, RolloutStatus(receipt, refused=str(fate.stops))
     planned = show_plan.as_value(node, settings, fate.seen, None)
-    return fate.seen, Standing(receipt, pending=None if planned.nothing_to_do else planned.summary)
+    return fate.seen, RolloutStatus(receipt, pending=None if planned.nothing_to_do else planned.summary)
 
 
 # --- the earlier capture ---
 
 
-def inspect_before(found: Archive, path: str, later: Archive) -> tuple[Before, frozenset[str]]:
+def inspect_before(found: Archive, path: str, later: Archive) -> tuple[EarlierNode, frozenset[str]]:
     """Return a node before the rollout, the planned result of a run with the later settings, and files to ignore.
 
     Raises ConfigurationError for a damaged capture.
     """
-    files = comparing.files_of(found, path)
-    aside: frozenset[str] = frozenset()
+    files = comparing.list_files(found, path)
+    ignored: frozenset[str] = frozenset()
     try:
         settings = _settings(found, later)
         with Replayer(found).replaying():
             node = Node(found.root, found.programs_root, whole=found.whole)
-            aside = _list_own_paths(node, settings, _receipt(node, settings))
+            ignored = _list_own_paths(node, settings, _load_receipt(node, settings))
             seen = dry_run.simulate_run(settings, node).seen
             if seen is None:
-                return Before(files, facts=_facts(node, None)), aside
-            targets, facts = _targets(found, seen), _facts(node, seen)
+                return EarlierNode(files, facts=_find_facts(node, None)), ignored
+            targets, facts = _list_targets(found, seen), _find_facts(node, seen)
             returned = {
                 file.path: file.before.sha256 if file.before is not None else None
                 for file in _list_restored_files(seen)
                 if file.path not in targets
             }
     except NotCapturedError as error:
-        return Before(files, unforeseen=str(error)), aside
+        return EarlierNode(files, unplanned_reason=str(error)), ignored
     except InstallerError as error:
-        return Before(files, unforeseen=f"a run would have refused: {error}"), aside
+        return EarlierNode(files, unplanned_reason=f"a run would have refused: {error}"), ignored
     programs = seen.target.payload.executables
-    earlier = Before(files, targets, returned, programs=programs, facts=facts)
-    return earlier, aside | _list_generated_files(seen)
+    earlier = EarlierNode(files, targets, returned, programs=programs, facts=facts)
+    return earlier, ignored | _list_generated_files(seen)
 
 
 def _settings(found: Archive, later: Archive) -> Settings:
@@ -182,10 +182,10 @@ def _list_restored_files(seen: Prepared) -> Iterator[FileRecord]:
 # --- both captures ---
 
 
-def _targets(found: Archive, seen: Prepared) -> dict[str, Text]:
+def _list_targets(found: Archive, seen: Prepared) -> dict[str, CapturedText]:
     """Return the contents that a run would give to the engines' files, by path."""
     return {
-        wanted.path: comparing.planned(found, wanted.target, wanted.file.content)
+        wanted.path: comparing.make_planned_text(found, wanted.target, wanted.file.content)
         for work in seen.plan.engines
         for wanted in work.desired.files
         if wanted.role != _GENERATED
@@ -205,7 +205,7 @@ def _list_generated_files(seen: Prepared) -> frozenset[str]:
     return frozenset({*generated, *(each.path for each in seen.plan.specifications)})
 
 
-def _facts(node: Node, seen: Prepared | None) -> dict[str, str]:
+def _find_facts(node: Node, seen: Prepared | None) -> dict[str, str]:
     """Return other facts to compare (GPUs, driver, engine versions), as far as known. Raises NodeError."""
     shown = gpus.find_gpus(node)
     found = {_GPUS: ", ".join(shown.words)} if shown.known else {}
@@ -223,10 +223,10 @@ def _facts(node: Node, seen: Prepared | None) -> dict[str, str]:
 
 _SHOWN = 5
 """How many nodes of a group are named; --json names all."""
-_UNSEEN = "  (only what is not shown is another: secrets, or what is no text)"
+_HIDDEN_CHANGE = "  (only what is not shown is another: secrets, or what is no text)"
 
 
-def lines(summary: Summary) -> list[str | DiffLine]:
+def lines(summary: CompareSummary) -> list[str | DiffLine]:
     """Return the summary as lines: the counts first, then each finding with its nodes."""
     nodes = summary.nodes
     found: list[str | DiffLine] = [
@@ -236,60 +236,63 @@ def lines(summary: Summary) -> list[str | DiffLine]:
         ),
     ]
     if summary.only_before:
-        found.append(f"{_nodes(len(summary.only_before))} only before: {_names(summary.only_before)}")
+        found.append(f"{_nodes(len(summary.only_before))} only before: {_list_names(summary.only_before)}")
     if summary.only_after:
-        found.append(f"{_nodes(len(summary.only_after))} only after: {_names(summary.only_after)}")
+        found.append(f"{_nodes(len(summary.only_after))} only after: {_list_names(summary.only_after)}")
     for refused in summary.unusable:
-        found += ["", f"{_counted(len(refused.nodes), 'capture')} NOT USED: {refused.reason}"]
+        found += ["", f"{_count(len(refused.nodes), 'capture')} NOT USED: {refused.reason}"]
         found += [f"  Hint: {refused.hint}"] if refused.hint else []
-        found.append(f"  {_names(refused.nodes)}")
+        found.append(f"  {_list_names(refused.nodes)}")
     for said in summary.lagging:
-        found += ["", f"{_nodes(len(said.nodes))} BEHIND: {said.reason}", f"  {_names(said.nodes)}"]
+        found += ["", f"{_nodes(len(said.nodes))} BEHIND: {said.reason}", f"  {_list_names(said.nodes)}"]
     for fact in summary.facts:
-        found += ["", f"{_nodes(len(fact.nodes))} UNPLANNED: {fact.what}: {fact.before} before, {fact.after} after"]
-        found.append(f"  {_names(fact.nodes)}")
+        found += [
+            "",
+            f"{_nodes(len(fact.nodes))} UNPLANNED: {fact.what}: {fact.before} before, {fact.after} after",
+        ]
+        found.append(f"  {_list_names(fact.nodes)}")
     for changed in summary.unplanned:
-        found += ["", *_changed(changed)]
+        found += ["", *_change_lines(changed)]
     for file in summary.drift:
-        found += ["", *_drifted(file)]
+        found += ["", *_drift_lines(file)]
     for said in summary.untold:
-        found += ["", f"{_nodes(len(said.nodes))} NOT TOLD: {said.reason}", f"  {_names(said.nodes)}"]
+        found += ["", f"{_nodes(len(said.nodes))} NOT TOLD: {said.reason}", f"  {_list_names(said.nodes)}"]
     return found
 
 
-def _changed(changed: Changed) -> Iterator[str | DiffLine]:
+def _change_lines(changed: ChangeGroup) -> Iterator[str | DiffLine]:
     yield f"{_nodes(len(changed.nodes))} UNPLANNED: {changed.path} is not as in {changed.against}; {changed.since}"
-    yield f"  {_names(changed.nodes)}"
-    yield from _diff(changed.diff)
+    yield f"  {_list_names(changed.nodes)}"
+    yield from _diff_lines(changed.diff)
 
 
-def _drifted(file: DriftedFile) -> Iterator[str | DiffLine]:
+def _drift_lines(file: DriftedFile) -> Iterator[str | DiffLine]:
     yield f"{_nodes(file.nodes)} with DRIFT in {file.path}:"
     for group in file.groups:
         against = f"; from {group.against} to what stands there" if group.against else ""
-        yield f"  {_nodes(len(group.nodes))}: {group.state}{against}: {_names(group.nodes)}"
+        yield f"  {_nodes(len(group.nodes))}: {group.state}{against}: {_list_names(group.nodes)}"
         if group.against:
-            yield from _diff(group.diff)
+            yield from _diff_lines(group.diff)
         else:
             yield "  (what was written is in none of the captures, and a run would leave the file as it is)"
 
 
-def _diff(text: str) -> Iterator[str | DiffLine]:
+def _diff_lines(text: str) -> Iterator[str | DiffLine]:
     if not text:
-        yield _UNSEEN
+        yield _HIDDEN_CHANGE
         return
     yield from (DiffLine(line, diff.colorize) for line in text.removesuffix("\n").split("\n"))
 
 
 def _nodes(number: int) -> str:
-    return _counted(number, "node")
+    return _count(number, "node")
 
 
-def _counted(number: int, noun: str) -> str:
+def _count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def _names(nodes: Sequence[str]) -> str:
+def _list_names(nodes: Sequence[str]) -> str:
     more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
     return f"{', '.join(nodes[:_SHOWN])}{more}"
 
@@ -320,10 +323,10 @@ class _CapturePair(msgspec.Struct, frozen=True):
 def compare(before: str, after: str, *, as_json: bool, debug: bool) -> int:
     """Print what changed on the nodes; return the exit code. Raises UsageError, OutputError, ConfigurationError."""
     comparison = Comparison()
-    earlier, later = (_by_node(place, comparison) for place in (before, after))
+    earlier, later = (_find_captures(place, comparison) for place in (before, after))
     comparison.name(earlier, later)
     pairs = [_CapturePair(node, earlier.get(node), path) for node, path in sorted(later.items())]
-    found = capture_workers.each_capture(functools.partial(_compare_pair, debug=debug), pairs, _lost_pair)
+    found = capture_workers.each_capture(functools.partial(_compare_pair, debug=debug), pairs, _lose_pair)
     for pair, findings in zip(pairs, found, strict=True):
         if isinstance(findings, _UnusableCapture):
             comparison.refuse(findings.path, findings.refusal)
@@ -337,10 +340,10 @@ def compare(before: str, after: str, *, as_json: bool, debug: bool) -> int:
     return ExitCode.DONE if summary.clean else ExitCode.BAD_CONFIGURATION
 
 
-def _by_node(place: str, comparison: Comparison) -> dict[str, str]:
+def _find_captures(place: str, comparison: Comparison) -> dict[str, str]:
     """Return the files of a set's captures, by node; unusable captures are recorded in `comparison`."""
     found: dict[str, str] = {}
-    for each in capture_workers.each_capture(_named, list(capture_workers.find_captures(place)), _lost):
+    for each in capture_workers.each_capture(_name_capture, list(capture_workers.find_captures(place)), _lose):
         if each.refusal is not None:
             comparison.refuse(each.path, each.refusal)
         elif each.node in found:
@@ -353,15 +356,15 @@ def _by_node(place: str, comparison: Comparison) -> dict[str, str]:
     return found
 
 
-def _lost(path: str, _capture: str | None, refusal: Refusal) -> _NamedCapture:
+def _lose(path: str, _capture: str | None, refusal: Refusal) -> _NamedCapture:
     return _NamedCapture(path, refusal=refusal)
 
 
-def _lost_pair(pair: _CapturePair, capture: str | None, refusal: Refusal) -> _UnusableCapture:
+def _lose_pair(pair: _CapturePair, capture: str | None, refusal: Refusal) -> _UnusableCapture:
     return _UnusableCapture(capture or pair.after, refusal)
 
 
-def _named(path: str) -> _NamedCapture:
+def _name_capture(path: str) -> _NamedCapture:
     try:
         with capture_workers.apply_limits(path):
             return _NamedCapture(path, capture_workers.read_capture(path).node)
@@ -376,15 +379,15 @@ def _compare_pair(pair: _CapturePair, *, debug: bool) -> Findings | _UnusableCap
         with contextlib.nullcontext() if debug else log.suppress_lines():
             with capture_workers.apply_limits(path):
                 later = capture_workers.read_capture(path)
-                after, standing = inspect_after(later, path)
+                after, status = inspect_after(later, path)
             earlier = None
             if pair.before is not None:
                 path = pair.before
                 with capture_workers.apply_limits(path):
-                    earlier, aside = inspect_before(capture_workers.read_capture(path), path, later)
-                after = msgspec.structs.replace(after, aside=after.aside | aside)
+                    earlier, ignored = inspect_before(capture_workers.read_capture(path), path, later)
+                after = msgspec.structs.replace(after, ignored=after.ignored | ignored)
             path = pair.after
             with capture_workers.apply_limits(path):
-                return comparing.findings(earlier, after, standing)
+                return comparing.find_changes(earlier, after, status)
     except InstallerError as error:  # a capture is unusable; what a run would refuse is a finding
         return _UnusableCapture(path, capture_workers.make_refusal(error))

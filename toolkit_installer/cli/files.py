@@ -21,7 +21,7 @@ from toolkit_installer.engines.detect import own_container
 from toolkit_installer.errors import ConfigurationError, UsageError
 from toolkit_installer.fleet import archive, capture
 from toolkit_installer.fleet.archive import Archive
-from toolkit_installer.fleet.capture import Recorder
+from toolkit_installer.fleet.capture import AnswerRecorder
 from toolkit_installer.fleet.masking import KeyedMasker
 from toolkit_installer.node import machine, queries
 from toolkit_installer.node.node import Node
@@ -108,7 +108,7 @@ def write_capture(
     """
     masker = None if keep_secrets else KeyedMasker(_read_key(key_file))
     require_new_file(path)
-    recorder = Recorder()
+    recorder = AnswerRecorder()
     with log.suppress_lines(), queries.intercepted(recorder):
         capture.query_everything(node, settings, _show)
     for place, why in recorder.unread.items():

@@ -25,17 +25,17 @@ from toolkit_installer.fleet.archive import Archive
 from toolkit_installer.fleet.capture import NotCapturedError, Replayer
 from toolkit_installer.fleet.forecast import (
     OUTCOMES,
+    AssumedVersion,
+    AssumptionGroup,
     Fleet,
-    Group,
-    Illnesses,
+    IllnessGroup,
     Impact,
     Outcome,
+    OutcomeGroup,
     Refusal,
-    Refused,
-    Summary,
-    Supposed,
-    Supposition,
-    diffs,
+    RefusalGroup,
+    ReplaySummary,
+    list_diffs,
 )
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning.plan import EngineFacts
@@ -54,12 +54,12 @@ def title(outcome: Outcome) -> str:
 
 def list_unknowns(outcome: Outcome) -> Iterator[str]:
     """Yield what a plan from a capture cannot know, and a plan on the node can."""
-    yield from map(_supposition, outcome.supposed)
+    yield from map(_describe_assumption, outcome.supposed)
     for engine in outcome.untried:
         yield f"{engine}'s own binary has not been asked about this: on the node, `run` asks it before any change."
 
 
-def lines(summary: Summary) -> list[str | DiffLine]:
+def lines(summary: ReplaySummary) -> list[str | DiffLine]:
     """Return the summary as lines: the counts first, then the nodes with equal outcomes."""
     nodes = summary.nodes
     found: list[str | DiffLine] = [
@@ -68,28 +68,30 @@ def lines(summary: Summary) -> list[str | DiffLine]:
             f"Of those that change: {nodes.edited} with an engine's file edited, {nodes.reloaded} with an engine "
             f"reloaded, {nodes.restarted} of them by a restart."
         ),
-        _containers(summary.containers),
+        _describe_containers(summary.containers),
     ]
     if nodes.at_work:
         found.append(f"On {_nodes(nodes.at_work)} an installer was at work, which another one would make way for.")
     if nodes.incomplete:
         found.append(f"Of {_nodes(nodes.incomplete)} something could not be read when they were captured.")
-    found += [f"On {_nodes(len(each.nodes))} {_supposition(each)}" for each in summary.supposed]
+    found += [f"On {_nodes(len(each.nodes))} {_describe_assumption(each)}" for each in summary.supposed]
     for engine, names in summary.untried.items():
-        found.append(f"On {_nodes(len(names))} {engine}'s own binary has not been asked about this: {_names(names)}")
+        found.append(
+            f"On {_nodes(len(names))} {engine}'s own binary has not been asked about this: {_list_names(names)}"
+        )
     if summary.undiagnosed:
-        named = _names(summary.undiagnosed)
+        named = _list_names(summary.undiagnosed)
         found.append(f"The captures of {_nodes(len(summary.undiagnosed))} do not say what illnesses they have: {named}")
     for illness in summary.illnesses:
-        found += ["", *_illness(illness)]
+        found += ["", *_illness_lines(illness)]
     for refused in summary.refusals:
-        found += ["", *_refused(refused)]
+        found += ["", *_refusal_lines(refused)]
     for group in summary.groups:
-        found += ["", *_group(group)]
+        found += ["", *_group_lines(group)]
     return found
 
 
-def _supposition(supposed: Supposed | Supposition) -> str:
+def _describe_assumption(supposed: AssumedVersion | AssumptionGroup) -> str:
     engine, version, captured = supposed.engine, supposed.version, supposed.captured
     if captured is None:
         return (
@@ -98,7 +100,7 @@ def _supposition(supposed: Supposed | Supposition) -> str:
     return f"{engine} is planned for as {version}; its files, and all else that it says of itself, are of {captured}."
 
 
-def _containers(impact: Impact) -> str:
+def _describe_containers(impact: Impact) -> str:
     unknown = f"; on {_nodes(impact.unknown)} that is not known" if impact.unknown else ""
     return (
         f"Containers on engines that are reloaded: {impact.running}, {impact.through_handlers} of them through "
@@ -106,28 +108,28 @@ def _containers(impact: Impact) -> str:
     )
 
 
-def _illness(illness: Illnesses) -> Iterator[str]:
+def _illness_lines(illness: IllnessGroup) -> Iterator[str]:
     first = illness.first
     where = first.path if first.line is None else f"{first.path}:{first.line}"
     yield f"{_nodes(len(illness.nodes))} ILL: {illness.title} ({illness.illness})"
     yield f"  For instance {where}: {first.what}"
     yield f"  Remedy: {first.remedy}"
-    yield f"  {_names(illness.nodes)}"
+    yield f"  {_list_names(illness.nodes)}"
 
 
-def _refused(refused: Refused) -> Iterator[str]:
+def _refusal_lines(refused: RefusalGroup) -> Iterator[str]:
     yield f"{_nodes(len(refused.nodes))} REFUSED: {refused.reason}"
     if refused.hint:
         yield f"  Hint: {refused.hint}"
-    yield f"  {_names(refused.nodes)}"
+    yield f"  {_list_names(refused.nodes)}"
 
 
-def _group(group: Group) -> Iterator[str | DiffLine]:
+def _group_lines(group: OutcomeGroup) -> Iterator[str | DiffLine]:
     yield f"{_nodes(len(group.nodes))}: {group.title}"
-    yield f"  {_names(group.nodes)}"
+    yield f"  {_list_names(group.nodes)}"
     for engine in group.planned["engines"]:
         yield from (f"  {engine['name']}: {note}" for note in engine["notes"])
-    for text in diffs(group.planned):
+    for text in list_diffs(group.planned):
         yield from (DiffLine(line, diff.colorize) for line in text.removesuffix("\n").split("\n"))
 
 
@@ -135,7 +137,7 @@ def _nodes(number: int) -> str:
     return f"{number} node{'' if number == 1 else 's'}"
 
 
-def _names(nodes: Sequence[str]) -> str:
+def _list_names(nodes: Sequence[str]) -> str:
     more = f" and {len(nodes) - _SHOWN} more" if len(nodes) > _SHOWN else ""
     return f"{', '.join(nodes[:_SHOWN])}{more}"
 
@@ -177,7 +179,7 @@ def replay(places: Sequence[str], how: ReplayOptions) -> int:
     how = msgspec.structs.replace(how, each=how.each or (len(files) == 1 and not how.as_json))
     fleet = Fleet()
     refused: Refusal | None = None
-    for outcome in capture_workers.each_capture(functools.partial(_replay_capture, how=how), files, _lost):
+    for outcome in capture_workers.each_capture(functools.partial(_replay_capture, how=how), files, _lose):
         fleet.add(outcome)
         refused = outcome.refusal or refused
         if how.each and not how.as_json:
@@ -203,13 +205,13 @@ def _write_page(how: ReplayOptions, path: str, fleet: Fleet, count: int) -> None
 
     supposed = "".join(f", with {engine} as if it were {version}" for engine, version in how.versions.items())
     about = f"Planned by toolkit-installer {__version__}, without touching a node{supposed}."
-    rows, changes = forecast.shown(fleet.fates)
+    rows, changes = forecast.make_rows(fleet.results)
     text = forecast.page(f"Replay of {count:,} capture{'' if count == 1 else 's'}", about, OUTCOMES, rows, changes)
     new_file.write(path, text.encode(errors="backslashreplace"))
     log.get().info("Wrote the page of the replay", key="replay-page-written", file=path, nodes=len(rows))
 
 
-def _lost(path: str, _capture: str | None, refusal: Refusal) -> Outcome:
+def _lose(path: str, _capture: str | None, refusal: Refusal) -> Outcome:
     return Outcome(path, path, refusal=refusal)
 
 
@@ -220,17 +222,17 @@ def _replay_capture(path: str, how: ReplayOptions) -> Outcome:
         with capture_workers.apply_limits(path):
             found = capture_workers.read_capture(path)
             name, replayer = found.node, Replayer(found, how.here, how.versions)
-            illnesses = _illnesses(found, path, replayer)
+            illnesses = _find_illnesses(found, path, replayer)
             return msgspec.structs.replace(_plan_node(found, path, how, replayer), illnesses=illnesses)
     except InstallerError as error:
         refusal = capture_workers.make_refusal(error)
     except NotCapturedError as error:
         refusal = Refusal(str(error), _CAPTURE_AGAIN, int(ExitCode.USAGE), _NOT_CAPTURED)
-    supposed = _supposed(replayer, replayer.captured) if replayer is not None else ()
+    supposed = _list_assumed(replayer, replayer.captured) if replayer is not None else ()
     return Outcome(name, path, refusal=refusal, supposed=supposed, illnesses=illnesses)
 
 
-def _illnesses(found: Archive, path: str, replayer: Replayer) -> tuple[IllnessFinding, ...] | None:
+def _find_illnesses(found: Archive, path: str, replayer: Replayer) -> tuple[IllnessFinding, ...] | None:
     """Return what `diagnose` finds on the node, None if the capture lacks it. Raises InstallerError."""
     settings = capture_workers.build_settings(found.given, found.environment, path)
     try:
@@ -264,16 +266,16 @@ def _plan_node(found: Archive, path: str, how: ReplayOptions, replayer: Replayer
         planned=msgspec.to_builtins(planned),
         refusal=capture_workers.make_refusal(seen.stops) if seen.stops is not None else None,
         lines=tuple((line, False) if isinstance(line, str) else (line.text, True) for line in lines),
-        impact=_impact(planned),
+        impact=_sum_impact(planned),
         at_work=holds is not None,
-        systems=tuple(map(_system, seen.seen.facts.engines)) if seen.seen is not None else (),
+        systems=tuple(map(_describe_engine, seen.seen.facts.engines)) if seen.seen is not None else (),
         untried=tuple(replayer.untried),
-        supposed=_supposed(replayer, [engine.name for engine in planned.engines]),
+        supposed=_list_assumed(replayer, [engine.name for engine in planned.engines]),
         incomplete=bool(found.unread),
     )
 
 
-def _system(engine: EngineFacts) -> str:
+def _describe_engine(engine: EngineFacts) -> str:
     """Return an engine's name, version and distribution in words."""
     name, row = engine.request.target.name, engine.request.target.distribution
     whose = f" of {row.name}" if row is not None and row.name != name else ""
@@ -281,16 +283,16 @@ def _system(engine: EngineFacts) -> str:
     return f"{name}{whose}, not running" if live is None else f"{name} {live.version}{whose}"
 
 
-def _supposed(replayer: Replayer, engines: Iterable[str]) -> tuple[Supposed, ...]:
+def _list_assumed(replayer: Replayer, engines: Iterable[str]) -> tuple[AssumedVersion, ...]:
     """Return those of these engines that were planned for with an assumed version."""
     return tuple(
-        Supposed(name, replayer.versions[name], replayer.captured.get(name))
+        AssumedVersion(name, replayer.versions[name], replayer.captured.get(name))
         for name in engines
         if name in replayer.versions
     )
 
 
-def _impact(planned: Planned) -> Impact:
+def _sum_impact(planned: Planned) -> Impact:
     found = [engine.impact for engine in planned.engines if engine.impact is not None]
     ends = [each for each in found if each.restarts and each.containers_keep_running is False]
     return Impact(

@@ -94,7 +94,7 @@ def _read_open_file(fd: int) -> bytes:
     return os.pread(fd, os.fstat(fd).st_size, 0)
 
 
-class Recorder:
+class AnswerRecorder:
     """Records the answers of one node. It changes neither queries nor answers."""
 
     def __init__(self) -> None:

@@ -1,12 +1,9 @@
-"""How many nodes would fare, put together from how each would: alike ones are told together. Pure.
+"""The outcomes of replays of many nodes: equal ones grouped, counted, and as an HTML page. Pure.
 
-What many nodes would do, as one page that a browser opens without a network; no more is read than its template.
-
-The page has what it shows as data, and a script that writes it as text, never as markup: names and files of a node
-cannot become part of the page. A policy in the page forbids every script and style but its own, by their hashes, and
-every connection. What is searched for is in the address, so that it can be passed on.
-
-What a replay has found, as the page shows it. Pure.
+A browser opens the page without a network; only its template is read. The page has its content as data, and a script
+that inserts it as text, never as markup: names and files of a node cannot become part of the page. A policy in the page
+forbids every script and style but its own, by their hashes, and every connection. A search is in the address, so that
+it can be passed on.
 """
 
 from __future__ import annotations
@@ -27,13 +24,13 @@ from toolkit_installer.reporting.diagnosis_form import TITLES, Illness, IllnessF
 
 _SCHEMA: Final = 1
 OUTCOMES: Final = ("refused", "restarted", "reloaded", "changed", "converged")
-"""What may become of a node, the worst first."""
+"""The possible outcomes for a node, the worst first."""
 _PID: Final = re.compile(r"\bPID [0-9]+")
-"""Differs from node to node in what is otherwise one reason."""
+"""A part of a reason that differs from node to node."""
 
 
 class Refusal(msgspec.Struct, frozen=True):
-    """Why a node would refuse, or cannot be replayed. `code` is the exit code of `run`, 0 where it is no run's."""
+    """Why a node would refuse, or cannot be replayed. `code` is the exit code of `run`, 0 if it is not a run's."""
 
     reason: str
     hint: str | None
@@ -42,7 +39,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
 
 class Impact(msgspec.Struct, frozen=True):
-    """What the reloads on a node touch. `unknown`: on how many nodes that cannot be told."""
+    """The effects of reloads. `unknown` counts the nodes on which they cannot be determined."""
 
     reloads: int = 0
     restarts: int = 0
@@ -57,11 +54,8 @@ class Impact(msgspec.Struct, frozen=True):
         return Impact(*(one + another for one, another in both))
 
 
-class Supposed(msgspec.Struct, frozen=True):
-    """An engine that is planned for as if it were of a version. `captured` is its own, None where it did not answer.
-
-    Without an answer there is nothing that the version could stand in for.
-    """
+class AssumedVersion(msgspec.Struct, frozen=True):
+    """The version assumed for an engine, and the captured one; None: it did not answer, and no version was assumed."""
 
     engine: str
     version: str
@@ -69,9 +63,9 @@ class Supposed(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """How one node would fare. `planned` is the answer of `plan --json`, None where there is none.
+    """The outcome for one node. `planned` is the output of `plan --json`, None if there is no plan.
 
-    `node` is its name, or `file` where that cannot be read.
+    `node` is its name, or `file` if that cannot be read.
     """
 
     node: str
@@ -79,35 +73,35 @@ class Outcome(msgspec.Struct, frozen=True):
     planned: dict[str, Any] | None = None
     refusal: Refusal | None = None
     lines: tuple[tuple[str, bool], ...] = ()
-    """What `plan` prints, where that was asked for, and which of it are lines of diffs."""
+    """The output of `plan`, if requested: each line, and whether it is a line of a diff."""
     impact: Impact = Impact()
     at_work: bool = False
-    """An instance of the installer was at work there."""
+    """Whether an instance of the installer was running there."""
     untried: tuple[str, ...] = ()
-    """Engines whose own binary was not asked about what is planned."""
-    supposed: tuple[Supposed, ...] = ()
-    """Engines that were planned for as if they were of another version."""
+    """Engines whose own binary was not tried on the planned configuration."""
+    supposed: tuple[AssumedVersion, ...] = ()
+    """Engines for which another version was assumed."""
     incomplete: bool = False
-    """Something of the node could not be read."""
+    """Whether a part of the node could not be captured."""
     systems: tuple[str, ...] = ()
     """Its engines in words: name, version and distribution."""
     illnesses: tuple[IllnessFinding, ...] | None = None
-    """What `diagnose` found when the node was captured; None where the capture does not have it."""
+    """The findings of `diagnose` when the node was captured, None if the capture lacks them."""
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """The engines that it would be about, as far as that is known."""
+        """The engines in the plan, none if there is no plan."""
         return tuple(str(engine["name"]) for engine in (self.planned or {}).get("engines", ()))
 
     @property
     def edited(self) -> bool:
-        """Whether a file of an engine would be changed, or one of a CDI specification."""
+        """Whether a file of an engine would be changed."""
         found = self.planned or {}
         return any(engine["files"] for engine in found.get("engines", ()))
 
 
-class Supposition(msgspec.Struct, frozen=True):
-    """Nodes on which the same was supposed of an engine."""
+class AssumptionGroup(msgspec.Struct, frozen=True):
+    """Nodes with the same assumed and captured version of an engine."""
 
     engine: str
     version: str
@@ -115,24 +109,24 @@ class Supposition(msgspec.Struct, frozen=True):
     nodes: list[str]
 
 
-class Group(msgspec.Struct):
-    """Nodes that would fare alike. `planned` is that of the first of them."""
+class OutcomeGroup(msgspec.Struct):
+    """Nodes with equal outcomes. `planned` is that of the first."""
 
     summary: str
     nodes: list[str]
     planned: dict[str, Any]
     systems: list[str] = []
-    """Their engines in words, each once."""
+    """Their engines in words, without repetition."""
     apart: str = ""
-    """What tells them from another group with the same summary; empty where there is none."""
+    """The difference to other groups with the same summary; empty if there are none."""
 
     @property
     def title(self) -> str:
-        """Its summary, and what tells it from others."""
+        """Its summary, and the difference to others."""
         return f"{self.summary.removesuffix('.')} ({self.apart})" if self.apart else self.summary
 
 
-class Refused(msgspec.Struct):
+class RefusalGroup(msgspec.Struct):
     """Nodes that would refuse for the same reason."""
 
     reason: str
@@ -141,31 +135,31 @@ class Refused(msgspec.Struct):
     nodes: list[str]
 
 
-class Illnesses(msgspec.Struct):
+class IllnessGroup(msgspec.Struct):
     """Nodes that have an illness, by its name in the table (docs/diagnose.md)."""
 
     illness: str
     title: str
     nodes: list[str]
     findings: int
-    """How many of it there are on all nodes together."""
+    """The number of its findings on all nodes together."""
     first: IllnessFinding
-    """The first of them: file, line, what it causes, and what ends it."""
+    """The first finding: file, line, effect and remedy."""
 
 
-class Fate(msgspec.Struct, frozen=True):
-    """What would become of one node, and which nodes fare alike."""
+class NodeResult(msgspec.Struct, frozen=True):
+    """The outcome for one node in a word, and the group of nodes with equal outcomes."""
 
     node: str
     outcome: str
     """One of `OUTCOMES`."""
     engines: tuple[str, ...]
-    alike: Group | Refused
+    group: OutcomeGroup | RefusalGroup
     impact: Impact
 
 
-class Totals(msgspec.Struct):
-    """How many nodes."""
+class ReplayTotals(msgspec.Struct):
+    """Numbers of nodes."""
 
     captures: int = 0
     converged: int = 0
@@ -178,42 +172,42 @@ class Totals(msgspec.Struct):
     incomplete: int = 0
 
 
-class Summary(msgspec.Struct, frozen=True):
-    """The answer of `replay --json`. Its form has a number, as that of `plan --json`."""
+class ReplaySummary(msgspec.Struct, frozen=True):
+    """The output of `replay --json`. Its format is numbered, as that of `plan --json`."""
 
     schema: int
     version: str
-    nodes: Totals
+    nodes: ReplayTotals
     containers: Impact
-    groups: tuple[Group, ...]
-    """Those that change something, the largest first; then those that change nothing."""
-    refusals: tuple[Refused, ...]
+    groups: tuple[OutcomeGroup, ...]
+    """The groups with changes, the largest first; then those without."""
+    refusals: tuple[RefusalGroup, ...]
     untried: dict[str, list[str]]
-    """By engine: the nodes where its own binary was not asked about what is planned."""
-    supposed: tuple[Supposition, ...]
-    illnesses: tuple[Illnesses, ...]
+    """By engine: the nodes where its own binary was not tried on the planned configuration."""
+    supposed: tuple[AssumptionGroup, ...]
+    illnesses: tuple[IllnessGroup, ...]
     """The illness of most nodes first."""
     undiagnosed: tuple[str, ...]
-    """Nodes whose captures do not say what illnesses they have: an older release made them."""
+    """Nodes whose captures lack the findings of `diagnose`: an older release made them."""
 
 
 class Fleet:
-    """Takes up one outcome after another; of each, what it shares with others is kept once."""
+    """Collects outcomes, and stores once what many of them share."""
 
     def __init__(self) -> None:
-        self._totals = Totals()
+        self._totals = ReplayTotals()
         self._impact = Impact()
-        self._groups: dict[str, Group] = {}
-        self._refused: dict[str, Refused] = {}
+        self._groups: dict[str, OutcomeGroup] = {}
+        self._refused: dict[str, RefusalGroup] = {}
         self._untried: dict[str, list[str]] = {}
-        self._supposed: dict[Supposed, list[str]] = {}
-        self._illnesses: dict[Illness, Illnesses] = {}
+        self._supposed: dict[AssumedVersion, list[str]] = {}
+        self._illnesses: dict[Illness, IllnessGroup] = {}
         self._undiagnosed: list[str] = []
-        self.fates: list[Fate] = []
-        """Of each node, in the order in which they were taken up."""
+        self.results: list[NodeResult] = []
+        """One per node, in the order of `add`."""
 
     def add(self, outcome: Outcome) -> None:
-        """Take up one outcome."""
+        """Add the outcome for one node."""
         totals, impact = self._totals, outcome.impact
         totals.captures += 1
         totals.at_work += outcome.at_work
@@ -226,9 +220,9 @@ class Fleet:
         if outcome.refusal is not None:
             totals.refused += 1
             refused = self._refuse(outcome, outcome.refusal)
-            self.fates.append(Fate(outcome.node, "refused", outcome.engines, refused, Impact()))
+            self.results.append(NodeResult(outcome.node, "refused", outcome.engines, refused, Impact()))
             return
-        assert outcome.planned is not None  # noqa: S101  # else it has a refusal
+        assert outcome.planned is not None  # noqa: S101  # otherwise it has a refusal
         converged = bool(outcome.planned["nothing_to_do"])
         totals.converged += converged
         totals.changed += not converged
@@ -236,23 +230,25 @@ class Fleet:
         totals.reloaded += bool(impact.reloads)
         totals.restarted += bool(impact.restarts)
         self._impact += impact
-        key = _alike(outcome.planned)
+        key = _make_key(outcome.planned)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = Group(str(outcome.planned["summary"]), [], outcome.planned)
+            group = self._groups[key] = OutcomeGroup(str(outcome.planned["summary"]), [], outcome.planned)
         group.nodes.append(outcome.node)
         group.systems += [each for each in outcome.systems if each not in group.systems]
         word = "restarted" if impact.restarts else "reloaded" if impact.reloads else "changed"
-        self.fates.append(Fate(outcome.node, "converged" if converged else word, outcome.engines, group, impact))
+        self.results.append(
+            NodeResult(outcome.node, "converged" if converged else word, outcome.engines, group, impact)
+        )
 
-    def summary(self, version: str) -> Summary:
-        """Return what all of them come to."""
+    def summary(self, version: str) -> ReplaySummary:
+        """Return the summary of all outcomes."""
         groups = sorted(
             self._groups.values(), key=lambda each: (each.planned["nothing_to_do"], -len(each.nodes), each.summary)
         )
-        _tell_apart(groups)
+        _distinguish_groups(groups)
         refusals = sorted(self._refused.values(), key=lambda each: (-len(each.nodes), each.reason))
-        return Summary(
+        return ReplaySummary(
             schema=_SCHEMA,
             version=version,
             nodes=self._totals,
@@ -261,8 +257,8 @@ class Fleet:
             refusals=tuple(refusals),
             untried=dict(sorted(self._untried.items())),
             supposed=tuple(
-                Supposition(each.engine, each.version, each.captured, nodes)
-                for each, nodes in sorted(self._supposed.items(), key=lambda item: _order(item[0]))
+                AssumptionGroup(each.engine, each.version, each.captured, nodes)
+                for each, nodes in sorted(self._supposed.items(), key=lambda item: _make_sort_key(item[0]))
             ),
             illnesses=tuple(sorted(self._illnesses.values(), key=lambda each: (-len(each.nodes), each.illness))),
             undiagnosed=tuple(self._undiagnosed),
@@ -270,20 +266,20 @@ class Fleet:
 
     def _count_illnesses(self, outcome: Outcome) -> None:
         if outcome.illnesses is None:
-            self._undiagnosed += [outcome.node] if outcome.node != outcome.file else []  # else it is damaged
+            self._undiagnosed += [outcome.node] if outcome.node != outcome.file else []  # otherwise it is damaged
             return
         for finding in outcome.illnesses:
             known = self._illnesses.setdefault(
-                finding.illness, Illnesses(finding.illness.value, TITLES[finding.illness], [], 0, finding)
+                finding.illness, IllnessGroup(finding.illness.value, TITLES[finding.illness], [], 0, finding)
             )
             known.findings += 1
             if known.nodes[-1:] != [outcome.node]:
                 known.nodes.append(outcome.node)
 
-    def _refuse(self, outcome: Outcome, refusal: Refusal) -> Refused:
-        reason = refusal.reason.replace(f"{outcome.file}: ", "the capture ")  # it stands among the nodes
+    def _refuse(self, outcome: Outcome, refusal: Refusal) -> RefusalGroup:
+        reason = refusal.reason.replace(f"{outcome.file}: ", "the capture ")  # the file is listed among the nodes
         key = _PID.sub("PID ...", reason)
-        known = self._refused.setdefault(key, Refused(reason, refusal.hint, refusal.code, []))
+        known = self._refused.setdefault(key, RefusalGroup(reason, refusal.hint, refusal.code, []))
         known.nodes.append(outcome.node)
         return known
 
@@ -291,41 +287,41 @@ class Fleet:
 _SYSTEMS_SHOWN: Final = 3
 
 
-def _tell_apart(groups: Sequence[Group]) -> None:
-    """Say of groups with the same summary what tells them apart: their engines, else what is planned for them."""
-    alike: dict[str, list[Group]] = {}
+def _distinguish_groups(groups: Sequence[OutcomeGroup]) -> None:
+    """Set `apart` of groups with the same summary: by their engines, otherwise by their plans."""
+    alike: dict[str, list[OutcomeGroup]] = {}
     for group in groups:
         alike.setdefault(group.summary, []).append(group)
     for same in alike.values():
         if len(same) == 1:
             continue
-        traits = [_traits(group) for group in same]
+        traits = [_list_traits(group) for group in same]
         differing = [place for place in range(len(traits[0])) if len({each[place] for each in traits}) > 1]
         for group, own in zip(same, traits, strict=True):
             group.apart = "; ".join(own[place] for place in differing if own[place])
-        _tell_files_apart(same)
+        _distinguish_files(same)
 
 
-def _tell_files_apart(same: Sequence[Group]) -> None:
-    """Say of groups that their engines do not tell apart which line their files have, else give them numbers."""
-    alike: dict[str, list[Group]] = {}
+def _distinguish_files(same: Sequence[OutcomeGroup]) -> None:
+    """Extend `apart` of groups that are still equal by a line of their files only, or by a number."""
+    alike: dict[str, list[OutcomeGroup]] = {}
     for group in same:
         alike.setdefault(group.apart, []).append(group)
     for apart, groups in alike.items():
         if len(groups) == 1 and apart:
             continue
-        found = [list(_lines(group)) for group in groups]
+        found = [list(_list_diff_lines(group)) for group in groups]
         for number, (group, lines) in enumerate(zip(groups, found, strict=True), 1):
             others = {line for each in found if each is not lines for line in each}
             line = next((each for each in lines if each not in others), None)
             shown = line if line is None or len(line) <= _LINE_SHOWN else f"{line[:_LINE_SHOWN]}…"
-            told = f"variant {number}" if shown is None else f"with {shown}"
-            group.apart = f"{apart}; {told}" if apart else told
+            own = f"variant {number}" if shown is None else f"with {shown}"
+            group.apart = f"{apart}; {own}" if apart else own
 
 
-def _lines(group: Group) -> Iterator[str]:
+def _list_diff_lines(group: OutcomeGroup) -> Iterator[str]:
     """Yield the lines of the files in a group's diffs."""
-    for text in diffs(group.planned):
+    for text in list_diffs(group.planned):
         for line in text.splitlines()[2:]:
             if not line.startswith("@@") and MASK not in line and line[1:].strip():
                 yield line[1:].strip()
@@ -334,8 +330,8 @@ def _lines(group: Group) -> Iterator[str]:
 _LINE_SHOWN: Final = 60
 
 
-def _traits(group: Group) -> tuple[str, ...]:
-    """Return what may tell a group from another one, in words."""
+def _list_traits(group: OutcomeGroup) -> tuple[str, ...]:
+    """Return the traits by which a group may differ from another, in words."""
     more = len(group.systems) - _SYSTEMS_SHOWN
     systems = ", ".join(sorted(group.systems)[:_SYSTEMS_SHOWN]) + (f" and {more} more" if more > 0 else "")
     engines = group.planned["engines"]
@@ -348,19 +344,19 @@ def _traits(group: Group) -> tuple[str, ...]:
     )
 
 
-def _order(supposed: Supposed) -> tuple[str, str]:
+def _make_sort_key(supposed: AssumedVersion) -> tuple[str, str]:
     return supposed.engine, supposed.captured or ""
 
 
-def _alike(planned: dict[str, Any]) -> str:
-    """Return what is the same of nodes that would be changed alike: what is written where, and how it is taken over."""
+def _make_key(planned: dict[str, Any]) -> str:
+    """Return a key for plans: equal for equal changes and equal reloads."""
     engines = [[engine[name] for name in ("name", "notes", "files", "reload", "unit")] for engine in planned["engines"]]
-    told = ("summary", "waits_for", "toolkit_folder", "install", "remove", "given_back", "device_nodes", "files")
+    fields = ("summary", "waits_for", "toolkit_folder", "install", "remove", "given_back", "device_nodes", "files")
     method = (planned["method"] or {}).get("name")
-    return msgspec.json.encode([*(planned[name] for name in told), engines, method]).decode()
+    return msgspec.json.encode([*(planned[name] for name in fields), engines, method]).decode()
 
 
-def diffs(planned: dict[str, Any]) -> Iterator[str]:
+def list_diffs(planned: dict[str, Any]) -> Iterator[str]:
     """Yield the diffs of a plan, as texts."""
     files: Sequence[dict[str, Any]] = [
         *planned["files"],
@@ -369,32 +365,34 @@ def diffs(planned: dict[str, Any]) -> Iterator[str]:
     yield from (str(file["diff"]) for file in files)
 
 
-class Change(NamedTuple):
-    """What would be done to some nodes alike."""
+class PageChange(NamedTuple):
+    """The outcome of a group of nodes, as the page shows it."""
 
     outcome: str
     title: str
     """One line."""
     text: str
-    """All of it: reasons, remedies, diffs."""
+    """The details: reasons, remedies, diffs."""
 
 
-class Row(NamedTuple):
-    """A node."""
+class PageRow(NamedTuple):
+    """A node, as the page shows it."""
 
     name: str
     outcome: str
     engines: str
     change: int
-    """Which of the changes, from 0 on."""
+    """The index of its change."""
     containers: int | None
-    """How many run where the engine is restarted, None where it is not."""
+    """The number of containers on reloaded engines, None without a reload."""
     with_gpu: int | None
-    """How many of these run through handlers of ours."""
+    """The number of these that run through our handlers."""
 
 
-def page(title: str, about: str, outcomes: Sequence[str], rows: Sequence[Row], changes: Sequence[Change]) -> str:
-    """Return the page. `about` is a sentence on what was asked, `outcomes` are all that there may be, in order."""
+def page(
+    title: str, about: str, outcomes: Sequence[str], rows: Sequence[PageRow], changes: Sequence[PageChange]
+) -> str:
+    """Return the page. `about` is a sentence on the replay, `outcomes` are all possible ones, in order."""
     data = {
         "about": about,
         "outcomes": outcomes,
@@ -411,7 +409,7 @@ def page(title: str, about: str, outcomes: Sequence[str], rows: Sequence[Row], c
         "DATA": _data(data),
     }
     first, *rest = _part("page.html").split("@")
-    # every second piece is a name: nothing that is filled in is looked at again
+    # every second piece is a name: inserted text is never searched for names
     return first + "".join(filled.get(piece, piece) for piece in rest)
 
 
@@ -425,31 +423,33 @@ def _hash(text: str) -> str:
 
 
 def _data(value: Any) -> str:
-    """Return JSON that cannot end the element that it is in, nor begin a comment there."""
+    """Return JSON that can neither end its HTML element nor begin a comment."""
     return json.dumps(value, separators=(",", ":")).replace("<", "\\u003c")
 
 
-def shown(fates: list[Fate]) -> tuple[list[Row], list[Change]]:
-    """Return the nodes, by name, and what would be done to those that fare alike."""
+def make_rows(results: list[NodeResult]) -> tuple[list[PageRow], list[PageChange]]:
+    """Return the rows of the nodes, by name, and the changes of their groups."""
     numbers: dict[int, int] = {}
-    changes: list[Change] = []
+    changes: list[PageChange] = []
     rows = []
-    for fate in sorted(fates, key=lambda each: each.node):
-        if id(fate.alike) not in numbers:
-            numbers[id(fate.alike)] = len(changes)
-            changes.append(_change(fate))
-        touched = (fate.impact.running, fate.impact.through_handlers) if fate.impact.reloads else (None, None)
-        rows.append(Row(fate.node, fate.outcome, ", ".join(fate.engines), numbers[id(fate.alike)], *touched))
+    for result in sorted(results, key=lambda each: each.node):
+        if id(result.group) not in numbers:
+            numbers[id(result.group)] = len(changes)
+            changes.append(_change(result))
+        touched = (result.impact.running, result.impact.through_handlers) if result.impact.reloads else (None, None)
+        rows.append(
+            PageRow(result.node, result.outcome, ", ".join(result.engines), numbers[id(result.group)], *touched)
+        )
     return rows, changes
 
 
-def _change(fate: Fate) -> Change:
-    if isinstance(fate.alike, Refused):
-        return Change(fate.outcome, fate.alike.reason, fate.alike.hint or "")
-    return Change(fate.outcome, fate.alike.title, "\n".join(_page_lines(fate.alike)))
+def _change(result: NodeResult) -> PageChange:
+    if isinstance(result.group, RefusalGroup):
+        return PageChange(result.outcome, result.group.reason, result.group.hint or "")
+    return PageChange(result.outcome, result.group.title, "\n".join(_page_lines(result.group)))
 
 
-def _page_lines(group: Group) -> Iterator[str]:
+def _page_lines(group: OutcomeGroup) -> Iterator[str]:
     planned = group.planned
     for engine in planned["engines"]:
         yield from (f"{engine['name']}: {note}" for note in engine["notes"])
@@ -458,5 +458,5 @@ def _page_lines(group: Group) -> Iterator[str]:
             yield f"{engine['name']}{unit} is reloaded, mode {engine['reload']}, as {engine['why']}"
     yield from (f"{planned['toolkit_folder']}/{name} is written" for name in planned["install"])
     yield from (f"{planned['toolkit_folder']}/{name} is removed" for name in planned["remove"])
-    for text in diffs(planned):
+    for text in list_diffs(planned):
         yield from text.removesuffix("\n").split("\n")

@@ -14,15 +14,15 @@ from toolkit_installer.cli.output import DiffLine
 from toolkit_installer.fleet import archive, compare
 from toolkit_installer.fleet.archive import Archive
 from toolkit_installer.fleet.compare import (
-    After,
-    Before,
+    CapturedText,
+    CompareSummary,
     Comparison,
+    EarlierNode,
     Findings,
-    Managed,
-    Standing,
-    Summary,
-    Text,
-    older_than_most,
+    LaterNode,
+    ManagedState,
+    RolloutStatus,
+    find_outdated,
 )
 from toolkit_installer.fleet.forecast import Refusal
 from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
@@ -30,7 +30,7 @@ from toolkit_installer.settings import EngineName
 
 FILE = "/etc/docker/daemon.json"
 OTHER = "/etc/docker/other.json"
-FINE = Standing(left_alone=True)
+FINE = RolloutStatus(left_alone=True)
 WAS_BEFORE = "a run wrote it so: it was changed before that"
 WAS_AFTER = "changed since a run wrote it"
 BY_NOBODY = "no receipt names it"
@@ -40,71 +40,75 @@ def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def text(content: str) -> Text:
+def text(content: str) -> CapturedText:
     """Return a text in which nothing is hidden."""
-    return Text(content.encode(), digest(content), whole=True)
+    return CapturedText(content.encode(), digest(content), whole=True)
 
 
-def secret(stand_in: str, key: str) -> Text:
+def secret(stand_in: str, key: str) -> CapturedText:
     """Return a text with a hidden value, by the name of the key that its stand-in was made with."""
-    return Text(f'{{"password": "hidden!{stand_in}"}}\n'.encode(), None, key)
+    return CapturedText(f'{{"password": "hidden!{stand_in}"}}\n'.encode(), None, key)
 
 
-NO_FILE = Text(None)
+NO_FILE = CapturedText(None)
 A, B, C = text("oom_score = 1\n"), text("oom_score = 2\n"), text("oom_score = 3\n")
 
 
-def written(state: str | None = "as written", *texts: str, path: str = FILE) -> Managed:
-    return Managed(path, state, tuple(map(digest, texts)))
+def written(state: str | None = "as written", *texts: str, path: str = FILE) -> ManagedState:
+    return ManagedState(path, state, tuple(map(digest, texts)))
 
 
-def planned(target: Text, was: Text = A, **more: Any) -> Before:
-    return Before({FILE: was}, {FILE: target}, **more)
+def planned(target: CapturedText, was: CapturedText = A, **more: Any) -> EarlierNode:
+    return EarlierNode({FILE: was}, {FILE: target}, **more)
 
 
-DIFFERENCES: Mapping[str, tuple[Before, After, list[tuple[str, str, str]]]] = {
-    "as planned": (planned(B), After({FILE: B}, (written(),)), []),
-    "made as planned": (planned(B, NO_FILE), After({FILE: B}, (written(),)), []),
-    "removed as planned": (planned(NO_FILE), After({FILE: NO_FILE}), []),
-    "changed before the run": (planned(B), After({FILE: C}, (written(),)), [(FILE, "the plan", WAS_BEFORE)]),
+DIFFERENCES: Mapping[str, tuple[EarlierNode, LaterNode, list[tuple[str, str, str]]]] = {
+    "as planned": (planned(B), LaterNode({FILE: B}, (written(),)), []),
+    "made as planned": (planned(B, NO_FILE), LaterNode({FILE: B}, (written(),)), []),
+    "removed as planned": (planned(NO_FILE), LaterNode({FILE: NO_FILE}), []),
+    "changed before the run": (planned(B), LaterNode({FILE: C}, (written(),)), [(FILE, "the plan", WAS_BEFORE)]),
     "changed after the run": (
         planned(B),
-        After({FILE: C}, (written("changed by somebody else"),)),
+        LaterNode({FILE: C}, (written("changed by somebody else"),)),
         [(FILE, "the plan", WAS_AFTER)],
     ),
-    "gone": (planned(B), After({FILE: NO_FILE}, (written("missing"),)), [(FILE, "the plan", WAS_AFTER)]),
-    "never written, which is what a run would still change": (planned(B), After({FILE: A}), []),
-    "left alone by the plan": (planned(A), After({FILE: B}), [(FILE, "the capture before", BY_NOBODY)]),
+    "gone": (planned(B), LaterNode({FILE: NO_FILE}, (written("missing"),)), [(FILE, "the plan", WAS_AFTER)]),
+    "never written, which is what a run would still change": (planned(B), LaterNode({FILE: A}), []),
+    "left alone by the plan": (planned(A), LaterNode({FILE: B}), [(FILE, "the capture before", BY_NOBODY)]),
     "nobody planned anything": (
-        Before({OTHER: A}),
-        After({OTHER: B}),
+        EarlierNode({OTHER: A}),
+        LaterNode({OTHER: B}),
         [(OTHER, "the capture before", BY_NOBODY)],
     ),
-    "nobody planned, and nothing changed": (Before({OTHER: A}), After({OTHER: A}), []),
-    "only in one of the captures": (Before({OTHER: A}), After({FILE: B}), []),
-    "set aside": (Before({OTHER: A}), After({OTHER: B}, aside=frozenset({OTHER})), []),
-    "in a folder that is set aside": (Before({OTHER: A}), After({OTHER: B}, aside=frozenset({"/etc/docker/"})), []),
-    "beside a folder that is set aside": (
-        Before({OTHER: A}),
-        After({OTHER: B}, aside=frozenset({"/etc/doc"})),
-        [(OTHER, "the capture before", BY_NOBODY)],
-    ),
-    "made anew at each boot": (Before({"/run/x/y": A}), After({"/run/x/y": B}), []),
-    "given back as it was": (
-        Before({FILE: B}, returned={FILE: A.digest}),
-        After({FILE: A}),
+    "nobody planned, and nothing changed": (EarlierNode({OTHER: A}), LaterNode({OTHER: A}), []),
+    "only in one of the captures": (EarlierNode({OTHER: A}), LaterNode({FILE: B}), []),
+    "set aside": (EarlierNode({OTHER: A}), LaterNode({OTHER: B}, ignored=frozenset({OTHER})), []),
+    "in a folder that is set aside": (
+        EarlierNode({OTHER: A}),
+        LaterNode({OTHER: B}, ignored=frozenset({"/etc/docker/"})),
         [],
     ),
-    "given back, and there was none": (Before({FILE: B}, returned={FILE: None}), After({FILE: NO_FILE}), []),
-    "the same hidden value by one key": (planned(secret("1", "k")), After({FILE: secret("1", "k")}), []),
+    "beside a folder that is set aside": (
+        EarlierNode({OTHER: A}),
+        LaterNode({OTHER: B}, ignored=frozenset({"/etc/doc"})),
+        [(OTHER, "the capture before", BY_NOBODY)],
+    ),
+    "made anew at each boot": (EarlierNode({"/run/x/y": A}), LaterNode({"/run/x/y": B}), []),
+    "given back as it was": (
+        EarlierNode({FILE: B}, restored={FILE: A.digest}),
+        LaterNode({FILE: A}),
+        [],
+    ),
+    "given back, and there was none": (EarlierNode({FILE: B}, restored={FILE: None}), LaterNode({FILE: NO_FILE}), []),
+    "the same hidden value by one key": (planned(secret("1", "k")), LaterNode({FILE: secret("1", "k")}), []),
     "another hidden value by one key": (
         planned(secret("1", "k")),
-        After({FILE: secret("2", "k")}),
+        LaterNode({FILE: secret("2", "k")}),
         [(FILE, "the plan", BY_NOBODY)],
     ),
     "more than a secret": (
         planned(secret("1", "k"), C),
-        After({FILE: A}),
+        LaterNode({FILE: A}),
         [(FILE, "the plan", BY_NOBODY)],
     ),
 }
@@ -113,84 +117,94 @@ DIFFERENCES: Mapping[str, tuple[Before, After, list[tuple[str, str, str]]]] = {
 @pytest.mark.parametrize("name", DIFFERENCES)
 def test_what_nobody_planned_is_told_and_nothing_else(name: str) -> None:
     before, after, wanted = DIFFERENCES[name]
-    found = compare.findings(before, after, FINE)
+    found = compare.find_changes(before, after, FINE)
     assert [(each.path, each.against, each.since) for each in found.differences] == wanted
     assert found.untold == ()
 
 
-UNTOLD: Mapping[str, tuple[Before | None, After, Standing, str]] = {
-    "a file that was not captured": (planned(B), After({}), FINE, f"what {FILE} is now"),
+UNTOLD: Mapping[str, tuple[EarlierNode | None, LaterNode, RolloutStatus, str]] = {
+    "a file that was not captured": (planned(B), LaterNode({}), FINE, f"what {FILE} is now"),
     "a hidden value by other keys": (
         planned(secret("1", "k")),
-        After({FILE: secret("1", "l")}, (written(),)),
+        LaterNode({FILE: secret("1", "l")}, (written(),)),
         FINE,
         "whether a hidden value in",
     ),
     "a hidden value by keys that are not known": (
         planned(secret("1", "")),
-        After({FILE: secret("2", "")}, (written(),)),
+        LaterNode({FILE: secret("2", "")}, (written(),)),
         FINE,
         "whether a hidden value in",
     ),
     "given back, and something else": (
-        Before({FILE: B}, returned={FILE: A.digest}),
-        After({FILE: C}),
+        EarlierNode({FILE: B}, restored={FILE: A.digest}),
+        LaterNode({FILE: C}),
         FINE,
         "was to be given back",
     ),
-    "given back, and not captured": (Before({FILE: B}, returned={FILE: None}), After({}), FINE, "was to be given back"),
+    "given back, and not captured": (
+        EarlierNode({FILE: B}, restored={FILE: None}),
+        LaterNode({}),
+        FINE,
+        "was to be given back",
+    ),
     "nothing was planned": (
-        Before({FILE: A}, unforeseen="not captured: x"),
-        After({FILE: B}, own={FILE: B}),
+        EarlierNode({FILE: A}, unplanned_reason="not captured: x"),
+        LaterNode({FILE: B}, own={FILE: B}),
         FINE,
         f"what a run was to make of {FILE}: not captured: x",
     ),
     "other programs": (
         planned(B, programs=frozenset("a")),
-        After({FILE: C}, programs=frozenset("ab")),
+        LaterNode({FILE: C}, programs=frozenset("ab")),
         FINE,
         "has other programs",
     ),
-    "a managed file that was not captured": (None, After({}, (written(None),)), FINE, "is as it was written"),
-    "what a run would do": (None, After({}), Standing(left_alone=True, untold="not captured: x"), "not captured: x"),
+    "a managed file that was not captured": (None, LaterNode({}, (written(None),)), FINE, "is as it was written"),
+    "what a run would do": (
+        None,
+        LaterNode({}),
+        RolloutStatus(left_alone=True, untold="not captured: x"),
+        "not captured: x",
+    ),
 }
 
 
 @pytest.mark.parametrize("name", UNTOLD)
 def test_what_captures_do_not_tell_is_said_and_no_difference_made_of_it(name: str) -> None:
     before, after, standing, words = UNTOLD[name]
-    found = compare.findings(before, after, standing)
+    found = compare.find_changes(before, after, standing)
     assert (found.differences, len(found.untold)) == ((), 1)
     assert words in found.untold[0]
 
 
 def test_a_file_that_did_not_change_is_told_of_where_nothing_was_planned() -> None:
-    before = Before({FILE: A}, unforeseen="not captured: x")
-    assert compare.findings(before, After({FILE: A}, own={FILE: A}), FINE) == Findings()
+    before = EarlierNode({FILE: A}, unplanned_reason="not captured: x")
+    assert compare.find_changes(before, LaterNode({FILE: A}, own={FILE: A}), FINE) == Findings()
 
 
-DRIFT: Mapping[str, tuple[Before | None, After, str, str]] = {
+DRIFT: Mapping[str, tuple[EarlierNode | None, LaterNode, str, str]] = {
     "what was written is in the earlier capture": (
-        Before({FILE: A}),
-        After({FILE: B}, (written("x", "oom_score = 1\n"),), {FILE: C}),
+        EarlierNode({FILE: A}),
+        LaterNode({FILE: B}, (written("x", "oom_score = 1\n"),), {FILE: C}),
         "what was written",
         "-oom_score = 1",
     ),
     "what was written was planned": (
         planned(C),
-        After({FILE: B}, (written("x", "oom_score = 3\n"),), {FILE: A}),
+        LaterNode({FILE: B}, (written("x", "oom_score = 3\n"),), {FILE: A}),
         "what was written",
         "-oom_score = 3",
     ),
     "what was planned": (
         planned(C),
-        After({FILE: B}, (written("x", "?"),)),
+        LaterNode({FILE: B}, (written("x", "?"),)),
         "what was planned to be written",
         "-oom_score = 3",
     ),
     "what a run would write": (
         None,
-        After({FILE: B}, (written("x", "?"),), {FILE: A}),
+        LaterNode({FILE: B}, (written("x", "?"),), {FILE: A}),
         "what a run would write now",
         "-oom_score = 1",
     ),
@@ -200,29 +214,29 @@ DRIFT: Mapping[str, tuple[Before | None, After, str, str]] = {
 @pytest.mark.parametrize("name", DRIFT)
 def test_drift_is_shown_from_the_best_that_is_known_of_what_was_written(name: str) -> None:
     before, after, against, line = DRIFT[name]
-    (found,) = compare.findings(before, after, FINE).drifted
+    (found,) = compare.find_changes(before, after, FINE).drifted
     assert (found.path, found.state, found.against) == (FILE, "x", against)
     assert line in found.diff.split("\n")
     assert "+oom_score = 2" in found.diff.split("\n")
 
 
 @pytest.mark.parametrize("own", [{}, {FILE: B}], ids=["nothing is planned", "it stays as it is"])
-def test_drift_is_told_also_where_nothing_is_known_of_what_was_written(own: Mapping[str, Text]) -> None:
-    (found,) = compare.findings(None, After({FILE: B}, (written("x", "?"),), own), FINE).drifted
+def test_drift_is_told_also_where_nothing_is_known_of_what_was_written(own: Mapping[str, CapturedText]) -> None:
+    (found,) = compare.find_changes(None, LaterNode({FILE: B}, (written("x", "?"),), own), FINE).drifted
     assert (found.against, found.diff) == ("", "")
 
 
 def test_secrets_are_masked_and_what_stands_for_them_is_no_difference() -> None:
-    before = Text(b'{"password": "hidden!1", "mtu": 1}\n')
-    after = Text(b'{"password": "hidden!2", "mtu": 2}\n')
-    shown = compare.difference(FILE, before, after)
+    before = CapturedText(b'{"password": "hidden!1", "mtu": 1}\n')
+    after = CapturedText(b'{"password": "hidden!2", "mtu": 2}\n')
+    shown = compare.format_difference(FILE, before, after)
     assert '"mtu": 2' in shown
     assert "hidden!" not in shown
     assert "(changed)" not in shown
 
 
 def test_what_is_no_text_is_not_shown() -> None:
-    assert compare.difference(FILE, Text(b"\0a"), Text(b"\0b")) == ""
+    assert compare.format_difference(FILE, CapturedText(b"\0a"), CapturedText(b"\0b")) == ""
 
 
 def receipt(**changed: Any) -> Receipt:
@@ -240,18 +254,18 @@ def receipt(**changed: Any) -> Receipt:
 
 
 DUE = EngineRecord(EngineName.DOCKER, "/run/docker.sock", None, (), None, (), reload_due=True)
-LAGS: Mapping[str, tuple[Standing, list[str]]] = {
-    "converged": (Standing(receipt()), []),
-    "no receipt": (Standing(), ["nothing is installed"]),
-    "without a GPU": (Standing(left_alone=True), []),
-    "refused": (Standing(refused="no driver"), ["a run would refuse: no driver"]),
+LAGS: Mapping[str, tuple[RolloutStatus, list[str]]] = {
+    "converged": (RolloutStatus(receipt()), []),
+    "no receipt": (RolloutStatus(), ["nothing is installed"]),
+    "without a GPU": (RolloutStatus(left_alone=True), []),
+    "refused": (RolloutStatus(refused="no driver"), ["a run would refuse: no driver"]),
     "amid a change": (
-        Standing(receipt(state=State.APPLYING)),
+        RolloutStatus(receipt(state=State.APPLYING)),
         ["a run was at work there, or was killed: its receipt says applying"],
     ),
-    "a reload is due": (Standing(receipt(engines=(DUE,))), ["docker has not taken its files over yet"]),
+    "a reload is due": (RolloutStatus(receipt(engines=(DUE,))), ["docker has not taken its files over yet"]),
     "not converged": (
-        Standing(receipt(), pending="1 file installed."),
+        RolloutStatus(receipt(), pending="1 file installed."),
         ["a run would still change it: 1 file installed."],
     ),
 }
@@ -260,19 +274,19 @@ LAGS: Mapping[str, tuple[Standing, list[str]]] = {
 @pytest.mark.parametrize("name", LAGS)
 def test_a_node_that_is_behind_is_told_with_its_reason(name: str) -> None:
     standing, wanted = LAGS[name]
-    assert list(compare.findings(None, After({}), standing).lags) == wanted
+    assert list(compare.find_changes(None, LaterNode({}), standing).lags) == wanted
 
 
 def test_a_receipt_that_does_not_say_which_toolkit_is_installed_is_said() -> None:
-    found = compare.findings(None, After({}), Standing(receipt(toolkit_files=())))
+    found = compare.find_changes(None, LaterNode({}), RolloutStatus(receipt(toolkit_files=())))
     assert (found.installer, found.release) == ("0.1.0", None)
     assert "which release" in found.untold[0]
 
 
 def test_facts_are_compared_where_both_captures_have_them() -> None:
-    before = Before({}, facts={"docker's version": "27.1", "the GPUs": "a", "gone": "1"})
-    after = After({}, facts={"docker's version": "28.0", "the GPUs": "a", "new": "1"})
-    (found,) = compare.findings(before, after, FINE).facts
+    before = EarlierNode({}, facts={"docker's version": "27.1", "the GPUs": "a", "gone": "1"})
+    after = LaterNode({}, facts={"docker's version": "28.0", "the GPUs": "a", "new": "1"})
+    (found,) = compare.find_changes(before, after, FINE).facts
     assert (found.what, found.before, found.after) == ("docker's version", "27.1", "28.0")
 
 
@@ -294,10 +308,10 @@ def test_facts_are_compared_where_both_captures_have_them() -> None:
 def test_older_is_what_has_smaller_numbers_than_most_and_of_as_many_than_the_newest(
     versions: dict[str, str], lagging: set[str]
 ) -> None:
-    assert set(older_than_most("it", versions)) == lagging
+    assert set(find_outdated("it", versions)) == lagging
 
 
-def summary(nodes: Mapping[str, Findings], before: set[str] | None = None) -> Summary:
+def summary(nodes: Mapping[str, Findings], before: set[str] | None = None) -> CompareSummary:
     comparison = Comparison()
     comparison.name(set(nodes) if before is None else before, nodes)
     for node, found in nodes.items():
@@ -306,10 +320,12 @@ def summary(nodes: Mapping[str, Findings], before: set[str] | None = None) -> Su
 
 
 CLEAN = Findings(installer="0.1.0", release="1.19.0")
-CHANGED = compare.findings(planned(B), After({FILE: C}, (written("x", "oom_score = 2\n"),)), Standing(receipt()))
-FACT = compare.findings(Before({}, facts={"x": "1"}), After({}, facts={"x": "2"}), FINE)
-BEHIND = compare.findings(None, After({}), Standing())
-SILENT = compare.findings(None, After({}, (written(None),)), FINE)
+CHANGED = compare.find_changes(
+    planned(B), LaterNode({FILE: C}, (written("x", "oom_score = 2\n"),)), RolloutStatus(receipt())
+)
+FACT = compare.find_changes(EarlierNode({}, facts={"x": "1"}), LaterNode({}, facts={"x": "2"}), FINE)
+BEHIND = compare.find_changes(None, LaterNode({}), RolloutStatus())
+SILENT = compare.find_changes(None, LaterNode({}, (written(None),)), FINE)
 
 
 def test_nodes_of_which_the_same_is_to_be_said_are_told_together_and_counted_once() -> None:
@@ -397,5 +413,5 @@ def test_the_digest_of_a_planned_text_is_known_unless_a_value_is_hidden_in_it(
     content: str, now: str | None, *, kept: bool, known: str | None
 ) -> None:
     head = msgspec.structs.replace(HEAD, secrets_kept=kept)
-    found = compare.planned(head, content.encode(), now.encode() if now is not None else None)
-    assert found == Text(content.encode(), known, "k", whole=kept or content == PLAIN)
+    found = compare.make_planned_text(head, content.encode(), now.encode() if now is not None else None)
+    assert found == CapturedText(content.encode(), known, "k", whole=kept or content == PLAIN)

@@ -9,7 +9,7 @@ import pytest
 
 from toolkit_installer.cli.replay import lines
 from toolkit_installer.cli.show_plan import Planned, PlannedEngine, PlannedFile, PlannedMethod
-from toolkit_installer.fleet.forecast import Fleet, Group, Impact, Outcome, Refusal
+from toolkit_installer.fleet.forecast import Fleet, Impact, Outcome, OutcomeGroup, Refusal
 from toolkit_installer.reporting.diagnosis_form import Illness, IllnessFinding
 
 ENGINE = PlannedEngine("containerd", (), (PlannedFile("/etc/a", "+x"),), "systemd", "containerd.service", "why", None)
@@ -66,7 +66,7 @@ def test_each_nodes_fate_is_the_worst_that_becomes_of_it() -> None:
     fleet.add(outcome("changed"))
     fleet.add(outcome("converged", nothing_to_do=True))
     fleet.add(Outcome("refused", "x", refusal=Refusal("no", None, 3, "x")))
-    assert [fate.outcome for fate in fleet.fates] == [fate.node for fate in fleet.fates]
+    assert [fate.outcome for fate in fleet.results] == [fate.node for fate in fleet.results]
 
 
 def test_damaged_captures_are_one_group_though_each_reason_names_its_file() -> None:
@@ -105,7 +105,7 @@ def test_groups_with_one_summary_are_told_apart_by_their_engines() -> None:
     fleet.add(msgspec.structs.replace(outcome("b", engines=other), systems=("containerd 2.1.4 of k3s",)))
     titles = sorted(group.title for group in fleet.summary("1").groups)
     assert titles == ["1 file (containerd 1.7.24)", "1 file (containerd 2.1.4 of k3s)"]
-    assert {fate.alike.title for fate in fleet.fates if isinstance(fate.alike, Group)} == set(titles)
+    assert {fate.group.title for fate in fleet.results if isinstance(fate.group, OutcomeGroup)} == set(titles)
 
 
 def test_groups_that_no_engine_tells_apart_name_a_line_of_their_files() -> None:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit_installer.fleet import forecast
-from toolkit_installer.fleet.forecast import OUTCOMES, Change, Row
+from toolkit_installer.fleet.forecast import OUTCOMES, PageChange, PageRow
 
 
 class Elements(HTMLParser):
@@ -46,8 +46,8 @@ def read(text: str) -> Elements:
 
 
 def made(name: str = "gpu-1", title: str = "a change", text: str = "a diff", about: str = "Planned.") -> str:
-    change = Change("changed", title, text)
-    return forecast.page(name, about, OUTCOMES, [Row(name, "changed", "docker", 0, 3, 1)], [change])
+    change = PageChange("changed", title, text)
+    return forecast.page(name, about, OUTCOMES, [PageRow(name, "changed", "docker", 0, 3, 1)], [change])
 
 
 PLAIN = read(made())
