@@ -86,9 +86,9 @@ _LOOKS_LIKE_CRI: Final = (b"nvidia", b"runtimes", b"grpc.v1.cri", b"cri.v1.runti
 def diagnose(node: Node, settings: Settings) -> Diagnosis:
     """Return the node's faults, and what could not be inspected."""
     with log.suppress_lines():
-        looking = _NodeInspection(node, settings)
-        found = findings.diagnose(looking.seen())
-    return Diagnosis(SCHEMA, __version__, found, tuple(dict.fromkeys(looking.unseen)))
+        inspection = _NodeInspection(node, settings)
+        found = findings.diagnose(inspection.read_facts())
+    return Diagnosis(SCHEMA, __version__, found, tuple(dict.fromkeys(inspection.unseen)))
 
 
 class _NodeInspection:
@@ -105,15 +105,15 @@ class _NodeInspection:
         if not self._sees_node:
             self.unseen.append("programs, devices, libraries, CDI specifications: the node's / is not mounted here")
 
-    def seen(self) -> NodeFacts:
+    def read_facts(self) -> NodeFacts:
         """Return everything that was read."""
         node, settings = self._node, self._settings
         store = ReceiptStore(node, settings.toolkit.install_dir)
         receipt = trust.load_if_usable(node, store)
         engines = self._engines(receipt)
         folder = receipt.toolkit_folder if receipt is not None else settings.toolkit.folder
-        files = self._tried("the toolkit's folder", (), node.files.list, folder)
-        paths = {engine.name: self._path_of(engine) for engine in engines}
+        files = self._try("the toolkit's folder", (), node.files.list, folder)
+        paths = {engine.name: self._list_program_folders(engine) for engine in engines}
         runtimes = {
             each.executable: paths[engine.name]
             for engine in engines
@@ -121,7 +121,7 @@ class _NodeInspection:
             if each.executable is not None and self._sees_node
         }
         own = {f"{folder}/{name}" for name in files if not name.startswith(".")}
-        no_answer = self._tried(
+        no_answer = self._try(
             "other installers", None, other_installer.find_running, node, settings.toolkit.install_dir
         )
         return NodeFacts(
@@ -150,7 +150,7 @@ class _NodeInspection:
 
     def _engines(self, receipt: Receipt | None) -> list[EngineSeen]:
         node, settings = self._node, self._settings
-        stopped = self._tried("the engines", "they cannot be told", explain_blocked_queries, node, settings, receipt)
+        stopped = self._try("the engines", "they cannot be told", explain_blocked_queries, node, settings, receipt)
         if stopped is not None:
             self.unseen.append(f"the engines: {stopped}")
             return []
@@ -159,20 +159,20 @@ class _NodeInspection:
     def _targets(self, receipt: Receipt | None) -> Iterator[EngineTarget]:
         """Yield each engine that works on the node or is configured by this program, else all that are installed."""
         node, settings = self._node, self._settings
-        evidence = self._tried("the engines", (), decide.gather_evidence, node, settings)
+        evidence = self._try("the engines", (), decide.gather_evidence, node, settings)
         at_work = [each.row.engine for each in evidence if each.row is not None and each.kind in _AT_WORK]
         known = [record.name for record in receipt.asked()] if receipt is not None else []
         names = tuple(dict.fromkeys([*settings.runtimes, *at_work, *known]))
         for name in names:
-            found = self._tried(str(name), (), decide.locate, node, settings, (name,))
+            found = self._try(str(name), (), decide.locate, node, settings, (name,))
             yield from found
         if not names:
             yield from decide.all_installed(settings, tuple(evidence))
 
     def _engine(self, target: EngineTarget) -> EngineSeen | None:
         node = self._node
-        asked = msgspec.structs.replace(target.asked, answer_timeout=min(target.asked.answer_timeout, _WAIT_SECONDS))
-        target = msgspec.structs.replace(target, asked=asked)
+        settings = msgspec.structs.replace(target.asked, answer_timeout=min(target.asked.answer_timeout, _WAIT_SECONDS))
+        target = msgspec.structs.replace(target, asked=settings)
         row = target.distribution or registry.usual_row(target.name)
         usual = target.config or row.config
         try:
@@ -190,7 +190,7 @@ class _NodeInspection:
         live = inspection.live
         placed = inspection.placed if isinstance(inspection, ContainerdInspection) else None
         files, besides, faults = self._files(target, inspection, usual)
-        checked = self._checked(target, inspection, usual)
+        checked = self._check(target, inspection, usual)
         version = inspection.binary_version if isinstance(inspection, ContainerdInspection) else ""
         return EngineSeen(
             name=target.name,
@@ -213,7 +213,7 @@ class _NodeInspection:
     ) -> tuple[tuple[ReadFile, ...], tuple[ReadFile, ...], list[Fault]]:
         """Return the files that the engine reads, similar files that it does not read, and their faults."""
         if target.name is EngineName.CONTAINERD:
-            return self._of_containerd(inspection, usual)
+            return self._containerd_files(inspection, usual)
         files = [
             ReadFile(file.path, file.content)
             for file in inspection.files
@@ -230,7 +230,7 @@ class _NodeInspection:
                 faults.append(_fault(error, file.path))
         return tuple(files), besides, faults
 
-    def _of_containerd(
+    def _containerd_files(
         self, inspection: Inspection, usual: str
     ) -> tuple[tuple[ReadFile, ...], tuple[ReadFile, ...], list[Fault]]:
         node = self._node
@@ -238,7 +238,7 @@ class _NodeInspection:
         process = serving.find_process(node, EngineName.CONTAINERD, inspection.socket)
         place = None
         if process is not None:
-            place = self._tried("containerd's file", None, files.find_config_or, process, usual)
+            place = self._try("containerd's file", None, files.find_config_or, process, usual)
         reader = Reader(root_of(process)) if process is not None and place is not None else node.files
         root = place or (inspection.placed.layout.generated if inspection.placed is not None else usual)
         faults: list[Fault] = []
@@ -253,7 +253,7 @@ class _NodeInspection:
             faults.append(Fault(missing.importer, None, why, "create that file, or take the import out"))
         reads = {each.path for each in read} | {each.file for each in inspection.graph} | {root}
         drop_ins = posixpath.dirname(containerd_inspection.DROP_IN)
-        there = self._tried(drop_ins, (), node.files.list, drop_ins)
+        there = self._try(drop_ins, (), node.files.list, drop_ins)
         candidates = [containerd_inspection.CONFIG]
         candidates += [f"{drop_ins}/{name}" for name in there if name.endswith(containerd_inspection.ENDING)]
         besides = self._unread(candidates, reads, lambda content: any(word in content for word in _LOOKS_LIKE_CRI))
@@ -275,7 +275,7 @@ class _NodeInspection:
         try:
             start = layout.next_start(texts, inspection.live.version if inspection.live is not None else None)
         except ConfigurationError:
-            return  # reported by `_checked`
+            return  # reported by `_check`
         for path, content in texts.items():
             if start.template is not None and path != start.template:
                 yield ReadFile(path, content)
@@ -284,13 +284,13 @@ class _NodeInspection:
         """Return the files that exist, match `counts`, and are none of those that the engine reads."""
         found = []
         for path in paths:
-            canonical = self._tried(path, path, self._node.files.canonical, path)
+            canonical = self._try(path, path, self._node.files.canonical, path)
             content = self._content(path)
             if content is not None and counts(content) and reads.isdisjoint({path, canonical}):
                 found.append(ReadFile(path, content))
         return tuple(found)
 
-    def _checked(self, target: EngineTarget, inspection: Inspection, usual: str) -> tuple[Fault, ...]:
+    def _check(self, target: EngineTarget, inspection: Inspection, usual: str) -> tuple[Fault, ...]:
         """Return the faults that the engine's own binary finds in its files, and why a template cannot be used."""
         node, adapter = self._node, get_adapter(target.name)
         placed = inspection.placed if isinstance(inspection, ContainerdInspection) else None
@@ -310,21 +310,21 @@ class _NodeInspection:
 
     def _kubelets(self) -> Iterator[KubeletSeen]:
         node = self._node
-        running = self._tried("the kubelets", (), kubelet.find_running_kubelets, node)
+        running = self._try("the kubelets", (), kubelet.find_running_kubelets, node)
         for each in running:
-            told = kubelet.read_cgroup_setting(each)
+            setting = kubelet.read_cgroup_setting(each)
             listens = None if each.socket is None else self._listens(each.socket)
-            yield KubeletSeen(each.socket, each.told_by, listens, *_cgroup(told))
+            yield KubeletSeen(each.socket, each.told_by, listens, *_cgroup(setting))
         if running:
             return
-        for row in self._tried("the kubelets", (), kubelet.find_configured_kubelets, node):
+        for row in self._try("the kubelets", (), kubelet.find_configured_kubelets, node):
             yield KubeletSeen(row.socket, row.told_by)
         text = self._text(_KUBELETS_FILE)
         if text:
             socket = kubelet.parse_plain_value(text, "containerRuntimeEndpoint")
-            told = kubelet.parse_cgroup_setting(_KUBELETS_FILE, text)
+            setting = kubelet.parse_cgroup_setting(_KUBELETS_FILE, text)
             said_by = f"containerRuntimeEndpoint in {_KUBELETS_FILE}"
-            yield KubeletSeen(registry.normalize_socket(socket) if socket else None, said_by, None, *_cgroup(told))
+            yield KubeletSeen(registry.normalize_socket(socket) if socket else None, said_by, None, *_cgroup(setting))
 
     def _listens(self, socket: str) -> bool | None:
         try:
@@ -342,7 +342,7 @@ class _NodeInspection:
 
     # --- programs, hooks, devices, specifications ---
 
-    def _path_of(self, engine: EngineSeen) -> tuple[str, ...]:
+    def _list_program_folders(self, engine: EngineSeen) -> tuple[str, ...]:
         """Return the folders in which an engine looks for a runtime by its name, as far as they are known."""
         process = serving.find_process(self._node, engine.name, engine.socket)
         if process is None:
@@ -355,7 +355,7 @@ class _NodeInspection:
         programs = self._node.programs
         try:
             named = [name] if posixpath.isabs(name) else [posixpath.join(folder, name) for folder in folders]
-            path = next(filter(self._is_there_on_root, named), None)
+            path = next(filter(self._is_on_root, named), None)
             if path is None:
                 return ProgramSeen(exists=False)
             outside = programs.root.outside(programs.root.canonical(path))
@@ -367,9 +367,9 @@ class _NodeInspection:
         loader = loader_of(start)
         if loader is None or not shown.is_harmless(loader):
             return ProgramSeen(exists=True)
-        return ProgramSeen(exists=True, loader=loader, loader_exists=self._is_there_on_root(loader))
+        return ProgramSeen(exists=True, loader=loader, loader_exists=self._is_on_root(loader))
 
-    def _is_there_on_root(self, path: str) -> bool:
+    def _is_on_root(self, path: str) -> bool:
         root = self._node.programs.root
         try:
             return leads_to_file(root.outside(root.canonical(path)))
@@ -387,7 +387,7 @@ class _NodeInspection:
 
     def _hooks(self) -> Iterator[HookSeen]:
         for folder in _HOOK_FOLDERS:
-            for name in self._tried(folder, (), self._whole.list, folder):
+            for name in self._try(folder, (), self._whole.list, folder):
                 path = f"{folder}/{name}"
                 content = self._content(path) if name.endswith(".json") and "nvidia" in name else None
                 if content is None:
@@ -398,10 +398,10 @@ class _NodeInspection:
                     program = hook.get("path") if isinstance(hook, dict) else None
                     if isinstance(program, str) and shown.is_harmless(program):
                         line = content[: content.find(b'"path"')].count(b"\n") + 1
-                        yield HookSeen(path, line, program, self._is_there_on_root(program))
+                        yield HookSeen(path, line, program, self._is_on_root(program))
 
     def _unlinked(self) -> Iterator[tuple[str, int, int]]:
-        for name in self._tried("/dev", (), self._whole.list, "/dev"):
+        for name in self._try("/dev", (), self._whole.list, "/dev"):
             if not _DEVICES.fullmatch(name):
                 continue
             path = f"/dev/{name}"
@@ -412,10 +412,10 @@ class _NodeInspection:
     def _driver(self, folder: str) -> DriverSeen | None:
         """Return the driver root that the installed toolkit names, else the one that shows a driver; None for none."""
         node = self._node
-        seen = self._tried("the GPUs", None, gpus.find_gpus, node)
+        seen = self._try("the GPUs", None, gpus.find_gpus, node)
         if seen is not None and seen.absent:
             return None
-        root = self._tried("the driver's root", None, roots.installed_root, node, folder)
+        root = self._try("the driver's root", None, roots.installed_root, node, folder)
         said_by = f"nvidia-container-cli.root in the config.toml below {folder}"
         if root is None:
             candidates = (roots.CONTAINER_ROOT, "/")
@@ -433,13 +433,13 @@ class _NodeInspection:
 
     def _specifications(self, engines: Sequence[EngineSeen], receipt: Receipt | None) -> Iterator[SpecificationSeen]:
         paths = [file.path for file in receipt.specifications] if receipt is not None else []
-        managed = {self._tried(path, path, self._whole.canonical, path) for path in paths}
+        managed = {self._try(path, path, self._whole.canonical, path) for path in paths}
         folders = [*_CDI_FOLDERS, *(folder for each in engines for folder in each.cdi_folders or ())]
         known = set()
         for folder in folders:
-            for name in self._tried(folder, (), self._whole.list, folder):
+            for name in self._try(folder, (), self._whole.list, folder):
                 path = posixpath.join(folder, name)
-                place = self._tried(path, path, self._whole.canonical, path)
+                place = self._try(path, path, self._whole.canonical, path)
                 content = self._content(path) if name.endswith(_SPECIFICATIONS) and place not in known else None
                 if content is not None:
                     known.add(place)
@@ -451,7 +451,7 @@ class _NodeInspection:
 
     def _content(self, path: str) -> bytes | None:
         for reader in self._node.readers():
-            content = self._tried(path, None, reader.content, path)
+            content = self._try(path, None, reader.content, path)
             if content is not None:
                 return content
         return None
@@ -460,9 +460,9 @@ class _NodeInspection:
         return (self._content(path) or b"").decode(errors="replace")
 
     def _is_there(self, path: str) -> bool:
-        return self._tried(path, True, self._whole.status, path) is not None  # noqa: FBT003  # anything but None
+        return self._try(path, True, self._whole.status, path) is not None  # noqa: FBT003  # anything but None
 
-    def _tried(
+    def _try(
         self, what: str, default: _Other, read: Callable[_Given, _Read], *given: _Given.args, **named: _Given.kwargs
     ) -> _Read | _Other:
         """Return the result of `read`; if it raises, record the failure and return the default."""
@@ -506,8 +506,12 @@ def _below(root: str, paths: Sequence[str]) -> list[str]:
     return [posixpath.join(root, path.lstrip("/")) for path in paths]
 
 
-def _cgroup(told: CgroupSetting | None) -> tuple[str | None, str, int | None]:
-    return (None, "", None) if told is None or told.name not in findings.DRIVERS else (told.name, told.path, told.line)
+def _cgroup(setting: CgroupSetting | None) -> tuple[str | None, str, int | None]:
+    return (
+        (None, "", None)
+        if setting is None or setting.name not in findings.DRIVERS
+        else (setting.name, setting.path, setting.line)
+    )
 
 
 def _names_nvidia(files: Sequence[ReadFile]) -> bool:

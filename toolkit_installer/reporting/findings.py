@@ -134,13 +134,14 @@ def _mixed(seen: NodeFacts) -> Iterator[IllnessFinding]:
         files, release = _reads(engine), parse_release(engine.version)
         causes = "the settings of one of the two files are lost without an error"
         if release is None:
-            said = [file for file in files if file.version is not None]
-            for file in said[1:]:
-                if file.version != said[0].version:
+            versioned = [file for file in files if file.version is not None]
+            for file in versioned[1:]:
+                first = versioned[0]
+                if file.version != first.version:
                     fault = Fault(
                         file.path,
                         toml_document.line_of(file.content, tables.VERSION),
-                        f"is of version {file.version}, and {said[0].path} of version {said[0].version}: containerd "
+                        f"is of version {file.version}, and {first.path} of version {first.version}: containerd "
                         "2.0 to 2.2 read one of the two, and 2.3.0 to 2.3.4 do not start",
                         f"write both for the same version (`containerd config migrate`), and restart {engine.name}",
                     )
@@ -320,21 +321,21 @@ def _is_dockers(name: str, used: set[str]) -> bool:
 
 
 def _cgroups(seen: NodeFacts) -> Iterator[IllnessFinding]:
-    told = next((each for each in seen.kubelets if each.cgroup_driver is not None), None)
+    kubelet = next((each for each in seen.kubelets if each.cgroup_driver is not None), None)
     for engine in seen.engines:
         driver = _driver_of(engine)
         if driver is None:
             continue
-        if told is not None and driver.name != told.cgroup_driver and _is_used(seen, engine):
-            by = _at(told.cgroup_path, told.cgroup_line)
-            what = f"{engine.name} uses {driver.name}, and the kubelet {told.cgroup_driver} ({by})"
+        if kubelet is not None and driver.name != kubelet.cgroup_driver and _is_used(seen, engine):
+            by = _at(kubelet.cgroup_path, kubelet.cgroup_line)
+            what = f"{engine.name} uses {driver.name}, and the kubelet {kubelet.cgroup_driver} ({by})"
             causes = (
                 "pods fail, or the node becomes unstable under load; only a kubelet from 1.31 on with containerd from "
                 "2.0 on or CRI-O from 1.28 on takes over the engine's driver"
             )
-            hint = f"{get_adapter(engine.name).cgroup_switch(str(told.cgroup_driver))}, and restart {engine.name}"
+            hint = f"{get_adapter(engine.name).cgroup_switch(str(kubelet.cgroup_driver))}, and restart {engine.name}"
             # a declaration of both must change the driver that is not systemd
-            topic = Topic.ENGINE_CGROUP if told.cgroup_driver == SYSTEMD else Topic.KUBELET_CGROUP
+            topic = Topic.ENGINE_CGROUP if kubelet.cgroup_driver == SYSTEMD else Topic.KUBELET_CGROUP
             remedy = _remedy(seen, engine, topic, hint)
             yield IllnessFinding(Illness.CGROUP_DRIVER, driver.path, driver.line, what, causes, remedy)
         for runtime in runtimes_of(engine):

@@ -96,7 +96,7 @@ class BundleTexts:
         if text is not None:
             self.texts[name] = (part, text)
 
-    def finished(self) -> dict[str, str]:
+    def mask_texts(self) -> dict[str, str]:
         """Return all texts with secrets masked, and a list of the missing ones."""
         if self.missing:
             self.texts["missing.txt"] = (
@@ -109,38 +109,38 @@ class BundleTexts:
 def explain_blocked_queries(node: Node, settings: Settings, receipt: Receipt | None) -> str | None:
     """Return why the engines must not be queried: a request would start one that was stopped. None: all may be."""
     sockets = {(record.name, record.socket) for record in (receipt.asked() if receipt is not None else ())}
-    asked = settings.asked_of(EngineName.DOCKER).socket
-    sockets.add((EngineName.DOCKER, asked or registry.usual_row(EngineName.DOCKER).socket))
+    configured = settings.asked_of(EngineName.DOCKER).socket
+    sockets.add((EngineName.DOCKER, configured or registry.usual_row(EngineName.DOCKER).socket))
     stopped = sorted(socket for name, socket in sockets if serving.is_socket_activated(node, name, socket))
     if not stopped:
         return None
     return f"the engine on {', '.join(stopped)} does not run, and systemd would start it for whoever asks it"
 
 
-def collect_parts(node: Node, settings: Settings, store: ReceiptStore, gathering: BundleTexts) -> None:
-    """Add all parts to `gathering` that need only the node."""
+def collect_parts(node: Node, settings: Settings, store: ReceiptStore, bundle: BundleTexts) -> None:
+    """Add all parts to `bundle` that need only the node."""
     receipt: Receipt | None = None
     try:
         receipt = trust.load(node, store)
     except InstallerError as error:
-        gathering.missing["receipt.txt"] = str(error)
-    gathering.add("about.json", TextKind.OWN, lambda: _json(_about(node)))
-    gathering.add(
+        bundle.missing["receipt.txt"] = str(error)
+    bundle.add("about.json", TextKind.OWN, lambda: _json(_about(node)))
+    bundle.add(
         "kernel.txt",
         TextKind.WORDS,
         lambda: "".join(f"=== {name}\n{text}\n" for name, text in machine.collect_facts().items()),
     )
-    gathering.add("receipt.txt", TextKind.OWN, lambda: _json(_receipt(receipt)) if receipt is not None else None)
+    bundle.add("receipt.txt", TextKind.OWN, lambda: _json(_receipt(receipt)) if receipt is not None else None)
     folder = receipt.toolkit_folder if receipt is not None else settings.toolkit.folder
-    gathering.add("toolkit/files.txt", TextKind.OWN, lambda: _listing(node, folder))
-    gathering.add("toolkit/config.toml", TextKind.FILE, partial(_file, node, f"{folder}/{wrappers.CONFIG_NAME}"))
-    units = _engines(node, settings, store, receipt, gathering)
+    bundle.add("toolkit/files.txt", TextKind.OWN, lambda: _listing(node, folder))
+    bundle.add("toolkit/config.toml", TextKind.FILE, partial(_file, node, f"{folder}/{wrappers.CONFIG_NAME}"))
+    units = _engines(node, settings, store, receipt, bundle)
     for unit in dict.fromkeys([*units, _KUBELET_UNIT, _OWN_UNIT]):
-        gathering.add(f"journal/{unit}.txt", TextKind.WORDS, partial(node.services.log, unit, LOG_LINES))
+        bundle.add(f"journal/{unit}.txt", TextKind.WORDS, partial(node.services.log, unit, LOG_LINES))
 
 
 def _engines(
-    node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt | None, gathering: BundleTexts
+    node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt | None, bundle: BundleTexts
 ) -> list[str]:
     """Add each engine's answer and files; return the units that may run them."""
     targets: tuple[EngineTarget, ...] = ()
@@ -149,34 +149,34 @@ def _engines(
         recorded = [each.name for each in receipt.asked()] if receipt is not None else []
         targets = decide.detect(node, settings, recorded=recorded) if stopped is None else ()
     except ConfigurationError as error:
-        gathering.missing["engines"] = str(error)
+        bundle.missing["engines"] = str(error)
     if stopped is not None:
-        gathering.missing["engines"] = stopped
+        bundle.missing["engines"] = stopped
     units = [unit for name in registry.names() for unit in registry.usual_row(name).units]
     for target in targets:
         units += target.distribution.units if target.distribution is not None else ()
         try:
             inspection = get_adapter(target.name).inspect(node, target)
         except InstallerError as error:
-            gathering.missing[f"engines/{target.name}"] = str(error)
+            bundle.missing[f"engines/{target.name}"] = str(error)
             continue
         units += [unit for unit in [inspection.process.unit if inspection.process is not None else None] if unit]
-        _inspected(f"engines/{target.name}", inspection, gathering)
+        _inspected(f"engines/{target.name}", inspection, bundle)
     for record in receipt.engines if receipt is not None else ():
         for file in record.files:
             place = f"engines/{record.name}"
-            gathering.add(f"{place}/files{file.path}", TextKind.FILE, partial(_file, node, file.path))
-            gathering.add(f"{place}/since-before{file.path}.diff", TextKind.OWN, partial(_change, node, store, file))
+            bundle.add(f"{place}/files{file.path}", TextKind.FILE, partial(_file, node, file.path))
+            bundle.add(f"{place}/since-before{file.path}.diff", TextKind.OWN, partial(_change, node, store, file))
     return units
 
 
-def _inspected(place: str, inspection: Inspection, gathering: BundleTexts) -> None:
+def _inspected(place: str, inspection: Inspection, bundle: BundleTexts) -> None:
     """Add an engine's answer and its files, including imported ones."""
     answer = _live(inspection.live) if inspection.live is not None else {"silent": inspection.silence}
-    gathering.add(f"{place}/answer.json", TextKind.OWN, lambda: _json({"socket": inspection.socket, **answer}))
+    bundle.add(f"{place}/answer.json", TextKind.OWN, lambda: _json({"socket": inspection.socket, **answer}))
     files = [(file.path, file.content) for file in inspection.files]
     for path, content in [*files, *inspection.imported]:
-        gathering.add(f"{place}/files{path}", TextKind.FILE, partial(_text, content))
+        bundle.add(f"{place}/files{path}", TextKind.FILE, partial(_text, content))
 
 
 def _live(live: LiveState) -> dict[str, Any]:
