@@ -249,7 +249,7 @@ _KUBESPRAY_ENGINES: Final = {
 }
 
 
-def host_of(os_release: str, signs: Collection[str], distribution: str = "") -> Host:
+def find_host(os_release: str, signs: Collection[str], distribution: str = "") -> Host:
     """Return the system that declares a node's files, and those of an engine of this distribution."""
     said = dict(line.partition("=")[::2] for line in os_release.splitlines())
     system = said.get("ID", "").strip("\"'")
@@ -265,25 +265,25 @@ def host_of(os_release: str, signs: Collection[str], distribution: str = "") -> 
 _RANCHER: Final[Mapping[str, Host]] = types.MappingProxyType({"k3s": Host.K3S, "rke2": Host.RKE2})
 
 
-def remedy(host: Host, topic: Topic, engine: EngineName, plain: str) -> str:
+def choose_remedy(host: Host, topic: Topic, engine: EngineName, plain: str) -> str:
     """Return the remedy in terms of the system that declares the node, else the plain one."""
-    declared = _declared(host, topic, engine)
+    declared = _find_declaration(host, topic, engine)
     return plain if declared is None else f"this node is declared by {host}: {declared}"
 
 
-def _declared(host: Host, topic: Topic, engine: EngineName) -> str | None:
+def _find_declaration(host: Host, topic: Topic, engine: EngineName) -> str | None:
     if host is Host.NIXOS:
-        return _nixos(topic, engine)
+        return _describe_nixos(topic, engine)
     if host is Host.TALOS:
-        return _talos(topic)
+        return _describe_talos(topic)
     if host is Host.KUBESPRAY:
-        return _kubespray(topic, engine)
+        return _describe_kubespray(topic, engine)
     if host in (Host.K3S, Host.RKE2):
-        return _rancher(host, topic)
+        return _describe_rancher(host, topic)
     return None
 
 
-def _nixos(topic: Topic, engine: EngineName) -> str:
+def _describe_nixos(topic: Topic, engine: EngineName) -> str:
     option = {
         Topic.TEMPLATE: "services.k3s.containerdConfigTemplate",
         Topic.KUBELET: "services.kubernetes.kubelet.extraOpts",
@@ -295,7 +295,7 @@ def _nixos(topic: Topic, engine: EngineName) -> str:
     return f"change {option} in the system's configuration, {_REBUILD}"
 
 
-def _talos(topic: Topic) -> str:
+def _describe_talos(topic: Topic) -> str:
     if topic in (Topic.PROGRAMS, Topic.DRIVER, Topic.CDI):
         return (
             "add the system extensions nvidia-container-toolkit and nvidia-open-gpu-kernel-modules of one release to "
@@ -306,7 +306,7 @@ def _talos(topic: Topic) -> str:
     return f"change the file /etc/cri/conf.d/20-customization.part in machine.files with {_TALOS}"
 
 
-def _kubespray(topic: Topic, engine: EngineName) -> str | None:
+def _describe_kubespray(topic: Topic, engine: EngineName) -> str | None:
     variable = {
         Topic.ENGINE: _KUBESPRAY_ENGINES[engine],
         Topic.KUBELET_CGROUP: _KUBESPRAY_CGROUPS,
@@ -317,7 +317,7 @@ def _kubespray(topic: Topic, engine: EngineName) -> str | None:
     return None if variable is None else f"change {variable} in the inventory's group_vars, {_PLAYBOOK}"
 
 
-def _rancher(host: Host, topic: Topic) -> str | None:
+def _describe_rancher(host: Host, topic: Topic) -> str | None:
     name = host.value.lower()
     options, restart = f"/etc/rancher/{name}/config.yaml", f"then restart {name}"
     folder = f"/var/lib/rancher/{name}/agent/etc/containerd"

@@ -242,10 +242,10 @@ def _is_specified(node: Node, kind: str, folders: list[Any] | tuple[Any, ...]) -
     for reader in node.readers():
         for folder in folders:
             for name in reader.list(str(folder)):
-                if name.endswith(_SPECIFICATIONS) and kind.encode() in _kinds(reader.content(f"{folder}/{name}")):
+                if name.endswith(_SPECIFICATIONS) and kind.encode() in _parse_kinds(reader.content(f"{folder}/{name}")):
                     return True
     return False
 
 
-def _kinds(specification: bytes | None) -> list[bytes]:
+def _parse_kinds(specification: bytes | None) -> list[bytes]:
     return re.findall(_KIND_LINE, specification or b"")

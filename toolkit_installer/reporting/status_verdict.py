@@ -276,16 +276,16 @@ SEVERITY = list(NodeVerdict)
 
 def judge_node(found: NodeStatus) -> Health:
     """Return the status with its verdict, the gravest reasons first."""
-    reasons = list(_reasons(found))
+    reasons = list(_find_reasons(found))
     look = found.last_look
     if reasons or look is None or not _is_cause_gone(found, look.exit_code, look.file):
-        reasons += _failure(found)
+        reasons += _find_failed_inspection(found)
     reasons.sort(key=lambda reason: -SEVERITY.index(reason.verdict))
     verdict = reasons[0].verdict if reasons else NodeVerdict.OK
     return Health(verdict=verdict, reasons=tuple(reasons), **msgspec.structs.asdict(found))
 
 
-def _reasons(found: NodeStatus) -> Iterator[VerdictReason]:
+def _find_reasons(found: NodeStatus) -> Iterator[VerdictReason]:
     """Yield the reasons why a node is not OK."""
     if found.other_installer is not None:
         what = f"another installer is at work on this node: {found.other_installer}"
@@ -306,14 +306,14 @@ def _reasons(found: NodeStatus) -> Iterator[VerdictReason]:
         what = f"the last `{found.last_run.command}` failed at {found.last_run.ended}: {format_failure(found.last_run)}"
         yield VerdictReason(NodeVerdict.DEGRADED, what, found.last_run.remedy or _AGAIN)
     if found.state == ABSENT:
-        yield from _not_installed(found)
+        yield from _judge_absent(found)
     elif found.state != INSTALLED:
-        yield _half_way(found)
+        yield _judge_half_done(found)
     else:
-        yield from _installed(found)
+        yield from _judge_installed(found)
 
 
-def _failure(found: NodeStatus) -> Iterator[VerdictReason]:
+def _find_failed_inspection(found: NodeStatus) -> Iterator[VerdictReason]:
     """Yield a reason if the running instance's last inspection failed."""
     if found.last_look is not None and found.last_look.failure:
         what = f"the running instance could not do its work at {found.last_look.at}: {found.last_look.failure}"
@@ -332,7 +332,7 @@ def _adapt_remedy(found: NodeStatus, remedy: str) -> str:
     return remedy.replace("`toolkit-installer refresh`", f"`{_repair_command(found)}`")
 
 
-def _repair(found: NodeStatus) -> str:
+def _format_repair(found: NodeStatus) -> str:
     return f"`{_repair_command(found)}` puts it right"
 
 
@@ -366,7 +366,7 @@ def _is_cause_gone(found: NodeStatus, exit_code: int | None, file: str | None) -
         return False
     managed = {file.path for engine in found.engines for file in engine.files}
     seen = exit_code == ExitCode.BAD_CONFIGURATION and file in managed
-    return (seen or exit_code == ExitCode.ENGINE_DOWN) and next(_installed(found), None) is None
+    return (seen or exit_code == ExitCode.ENGINE_DOWN) and next(_judge_installed(found), None) is None
 
 
 def format_failure(ended: LastRun) -> str:
@@ -375,7 +375,7 @@ def format_failure(ended: LastRun) -> str:
     return f"{place}: {ended.reason}" if place else ended.reason
 
 
-def _not_installed(found: NodeStatus) -> Iterator[VerdictReason]:
+def _judge_absent(found: NodeStatus) -> Iterator[VerdictReason]:
     if found.receipt_gone:
         receipt = found.looked_in.receipt
         what = f"{receipt} is gone, the record of what PID {found.running_pid} has installed: it cannot be reverted"
@@ -391,7 +391,7 @@ def _not_installed(found: NodeStatus) -> Iterator[VerdictReason]:
         yield VerdictReason(NodeVerdict.DEGRADED, f"{gpu} is installed", _INSTALL)
 
 
-def _half_way(found: NodeStatus) -> VerdictReason:
+def _judge_half_done(found: NodeStatus) -> VerdictReason:
     doing = "changed" if found.state == "applying" else "reverted"
     if found.running_pid is not None:
         return VerdictReason(
@@ -401,7 +401,7 @@ def _half_way(found: NodeStatus) -> VerdictReason:
     return VerdictReason(NodeVerdict.BROKEN, what, "`toolkit-installer run` finishes the work, `uninstall` reverts it")
 
 
-def _installed(found: NodeStatus) -> Iterator[VerdictReason]:
+def _judge_installed(found: NodeStatus) -> Iterator[VerdictReason]:
     if found.killed_pid is not None and found.running_pid is None:
         what = f"the instance that waited here (PID {found.killed_pid}) was killed, and the node stays configured"
         yield VerdictReason(
@@ -411,13 +411,13 @@ def _installed(found: NodeStatus) -> Iterator[VerdictReason]:
         if found.toolkit.missing:
             missing = ", ".join(found.toolkit.missing)
             yield VerdictReason(
-                NodeVerdict.BROKEN, f"files are missing in {found.toolkit.folder}: {missing}", _repair(found)
+                NodeVerdict.BROKEN, f"files are missing in {found.toolkit.folder}: {missing}", _format_repair(found)
             )
         for words, certain in group_damage(found.toolkit.damaged):
             verdict = NodeVerdict.BROKEN if certain else NodeVerdict.DEGRADED
-            yield VerdictReason(verdict, f"{found.toolkit.folder}/{words}", _repair(found))
+            yield VerdictReason(verdict, f"{found.toolkit.folder}/{words}", _format_repair(found))
     for engine in found.engines:
-        yield from _engine(found, engine)
+        yield from _judge_engine(found, engine)
     if found.method is not None and found.method.no_runtime is not None:
         yield VerdictReason(NodeVerdict.BROKEN, found.method.no_runtime, _FIND_RUNTIME)
     if found.plugin is not None and not found.plugin.connected:
@@ -425,8 +425,10 @@ def _installed(found: NodeStatus) -> Iterator[VerdictReason]:
         yield VerdictReason(NodeVerdict.BROKEN, what, _CONNECTS)
     for specification in found.specifications:
         if specification.state != AS_WRITTEN:
-            yield VerdictReason(NodeVerdict.DEGRADED, f"{specification.path}: {specification.state}", _repair(found))
-    yield from _driver(found)
+            yield VerdictReason(
+                NodeVerdict.DEGRADED, f"{specification.path}: {specification.state}", _format_repair(found)
+            )
+    yield from _judge_driver(found)
 
 
 def group_damage(damaged: Iterable[Damage]) -> Iterator[tuple[str, bool]]:
@@ -438,7 +440,7 @@ def group_damage(damaged: Iterable[Damage]) -> Iterator[tuple[str, bool]]:
         yield f"{each[0] if len(each) == 1 else '{' + ','.join(each) + '}'}: {what}", certain
 
 
-def _driver(found: NodeStatus) -> Iterator[VerdictReason]:
+def _judge_driver(found: NodeStatus) -> Iterator[VerdictReason]:
     driver = found.driver
     if driver is None:
         return
@@ -453,10 +455,10 @@ def _driver(found: NodeStatus) -> Iterator[VerdictReason]:
         yield VerdictReason(verdict, what, "start `run` again, with --driver-root auto or the right one")
 
 
-def _engine(found: NodeStatus, engine: EngineHealth) -> Iterator[VerdictReason]:
+def _judge_engine(found: NodeStatus, engine: EngineHealth) -> Iterator[VerdictReason]:
     for fault in engine.faults:
         if fault.stops:
-            starts = "" if engine.live.answers else f", then `systemctl restart {_unit(engine)}`"
+            starts = "" if engine.live.answers else f", then `systemctl restart {_name_unit(engine)}`"
             why = f"; {engine.name} cannot start with it" if fault.path is not None else ""
             remedy = f"{_adapt_remedy(found, fault.remedy)}{starts}"
             yield VerdictReason(NodeVerdict.BROKEN, f"{engine.name}: {fault.what}{why}", remedy)
@@ -465,7 +467,7 @@ def _engine(found: NodeStatus, engine: EngineHealth) -> Iterator[VerdictReason]:
     faulty = {fault.path for fault in engine.faults if fault.stops}
     changed = [file for file in engine.files if file.state != AS_WRITTEN and file.path not in faulty]
     if not engine.live.answers:
-        yield _silent(engine, detail)
+        yield _judge_silent_engine(engine, detail)
     elif engine.live.reads is not None:
         files = ", ".join(file.path for file in engine.files)
         what = f"the running {engine.name} (PID {engine.live.pid}) reads {engine.live.reads}, and not {files}"
@@ -474,7 +476,9 @@ def _engine(found: NodeStatus, engine: EngineHealth) -> Iterator[VerdictReason]:
     elif not engine.live.served and changed:
         # the engine reads the changed file, so a restart does not help
         yield VerdictReason(
-            NodeVerdict.BROKEN, f"{engine.name}: {detail}; {'; '.join(map(_change, changed))}", _restore_hint(found)
+            NodeVerdict.BROKEN,
+            f"{engine.name}: {detail}; {'; '.join(map(_describe_change, changed))}",
+            _restore_hint(found),
         )
     elif not engine.live.served:
         what = f"{engine.name} does not serve what its files say: {detail}"
@@ -487,24 +491,26 @@ def _engine(found: NodeStatus, engine: EngineHealth) -> Iterator[VerdictReason]:
                 NodeVerdict.DEGRADED, f"{engine.name}: {fault.what}", _adapt_remedy(found, fault.remedy)
             )
     if engine.live.served is not False or engine.live.reads is not None:
-        yield from (VerdictReason(NodeVerdict.DEGRADED, _change(file), _restore_hint(found)) for file in changed)
+        yield from (
+            VerdictReason(NodeVerdict.DEGRADED, _describe_change(file), _restore_hint(found)) for file in changed
+        )
 
 
-def _change(file: FileHealth) -> str:
+def _describe_change(file: FileHealth) -> str:
     """Return the description of a file that was changed by others."""
     return f"{file.path}: {file.state}{': ' if file.lost else ''}{', '.join(file.lost)}"
 
 
-def _unit(engine: EngineHealth) -> str:
+def _name_unit(engine: EngineHealth) -> str:
     return engine.name if engine.silent is None or engine.silent.unit is None else engine.silent.unit
 
 
-def _silent(engine: EngineHealth, detail: str) -> VerdictReason:
+def _judge_silent_engine(engine: EngineHealth, detail: str) -> VerdictReason:
     """Return why an engine does not answer, and the command that starts it."""
     seen = engine.silent
     if seen is None:
         return VerdictReason(NodeVerdict.BROKEN, f"{engine.name} on {engine.socket}: {detail}", _START_IT)
-    unit = _unit(engine)
+    unit = _name_unit(engine)
     if seen.process is ProcessState.STOPPED:
         what = f"{engine.name} (PID {seen.pid}) is stopped (SIGSTOP): it answers nobody"
         return VerdictReason(NodeVerdict.BROKEN, what, f"`kill -CONT {seen.pid}` lets it go on")

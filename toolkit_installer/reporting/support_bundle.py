@@ -124,22 +124,24 @@ def collect_parts(node: Node, settings: Settings, store: ReceiptStore, bundle: B
         receipt = trust.load(node, store)
     except InstallerError as error:
         bundle.missing["receipt.txt"] = str(error)
-    bundle.add("about.json", TextKind.OWN, lambda: _json(_about(node)))
+    bundle.add("about.json", TextKind.OWN, lambda: _format_json(_collect_versions(node)))
     bundle.add(
         "kernel.txt",
         TextKind.WORDS,
         lambda: "".join(f"=== {name}\n{text}\n" for name, text in machine.collect_facts().items()),
     )
-    bundle.add("receipt.txt", TextKind.OWN, lambda: _json(_receipt(receipt)) if receipt is not None else None)
+    bundle.add(
+        "receipt.txt", TextKind.OWN, lambda: _format_json(_mask_receipt(receipt)) if receipt is not None else None
+    )
     folder = receipt.toolkit_folder if receipt is not None else settings.toolkit.folder
-    bundle.add("toolkit/files.txt", TextKind.OWN, lambda: _listing(node, folder))
-    bundle.add("toolkit/config.toml", TextKind.FILE, partial(_file, node, f"{folder}/{wrappers.CONFIG_NAME}"))
-    units = _engines(node, settings, store, receipt, bundle)
+    bundle.add("toolkit/files.txt", TextKind.OWN, lambda: _list_folder(node, folder))
+    bundle.add("toolkit/config.toml", TextKind.FILE, partial(_read_file, node, f"{folder}/{wrappers.CONFIG_NAME}"))
+    units = _collect_engines(node, settings, store, receipt, bundle)
     for unit in dict.fromkeys([*units, _KUBELET_UNIT, _OWN_UNIT]):
         bundle.add(f"journal/{unit}.txt", TextKind.WORDS, partial(node.services.log, unit, LOG_LINES))
 
 
-def _engines(
+def _collect_engines(
     node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt | None, bundle: BundleTexts
 ) -> list[str]:
     """Add each engine's answer and files; return the units that may run them."""
@@ -161,25 +163,27 @@ def _engines(
             bundle.missing[f"engines/{target.name}"] = str(error)
             continue
         units += [unit for unit in [inspection.process.unit if inspection.process is not None else None] if unit]
-        _inspected(f"engines/{target.name}", inspection, bundle)
+        _add_inspection(f"engines/{target.name}", inspection, bundle)
     for record in receipt.engines if receipt is not None else ():
         for file in record.files:
             place = f"engines/{record.name}"
-            bundle.add(f"{place}/files{file.path}", TextKind.FILE, partial(_file, node, file.path))
-            bundle.add(f"{place}/since-before{file.path}.diff", TextKind.OWN, partial(_change, node, store, file))
+            bundle.add(f"{place}/files{file.path}", TextKind.FILE, partial(_read_file, node, file.path))
+            bundle.add(
+                f"{place}/since-before{file.path}.diff", TextKind.OWN, partial(_diff_original, node, store, file)
+            )
     return units
 
 
-def _inspected(place: str, inspection: Inspection, bundle: BundleTexts) -> None:
+def _add_inspection(place: str, inspection: Inspection, bundle: BundleTexts) -> None:
     """Add an engine's answer and its files, including imported ones."""
-    answer = _live(inspection.live) if inspection.live is not None else {"silent": inspection.silence}
-    bundle.add(f"{place}/answer.json", TextKind.OWN, lambda: _json({"socket": inspection.socket, **answer}))
+    answer = _describe_live(inspection.live) if inspection.live is not None else {"silent": inspection.silence}
+    bundle.add(f"{place}/answer.json", TextKind.OWN, lambda: _format_json({"socket": inspection.socket, **answer}))
     files = [(file.path, file.content) for file in inspection.files]
     for path, content in [*files, *inspection.imported]:
-        bundle.add(f"{place}/files{path}", TextKind.FILE, partial(_text, content))
+        bundle.add(f"{place}/files{path}", TextKind.FILE, partial(_decode_text, content))
 
 
-def _live(live: LiveState) -> dict[str, Any]:
+def _describe_live(live: LiveState) -> dict[str, Any]:
     process = live.process
     return {
         "version": live.version,
@@ -190,13 +194,13 @@ def _live(live: LiveState) -> dict[str, Any]:
     }
 
 
-def _change(node: Node, store: ReceiptStore, file: FileRecord) -> str | None:
+def _diff_original(node: Node, store: ReceiptStore, file: FileRecord) -> str | None:
     """Return the difference between a file and its version before the installation."""
     before = store.original(file.before) if file.before is not None else None
     return diff.format_diff(file.path, before, node.files.content(file.path)) or None
 
 
-def _about(node: Node) -> dict[str, Any]:
+def _collect_versions(node: Node) -> dict[str, Any]:
     release = node.files.content("/etc/os-release") or node.files.content("/usr/lib/os-release")
     return {
         "toolkit-installer": versions.own_version(),
@@ -204,22 +208,24 @@ def _about(node: Node) -> dict[str, Any]:
         "python": sys.version,
         "made": machine.text(machine.now()),
         "node root": node.root.folder,
-        "os-release": (_text(release) or "").splitlines(),
+        "os-release": (_decode_text(release) or "").splitlines(),
     }
 
 
-def _receipt(receipt: Receipt) -> object:
-    return _without(json.loads(schema.encode(receipt)), _SECRET_FIELDS)
+def _mask_receipt(receipt: Receipt) -> object:
+    return _omit_fields(json.loads(schema.encode(receipt)), _SECRET_FIELDS)
 
 
-def _without(value: Any, names: Iterable[str]) -> Any:
+def _omit_fields(value: Any, names: Iterable[str]) -> Any:
     """Return a JSON value in which the values of these names are left out."""
     if isinstance(value, dict):
-        return {key: "(left out)" if key in names and item else _without(item, names) for key, item in value.items()}
-    return [_without(item, names) for item in value] if isinstance(value, list) else value
+        return {
+            key: "(left out)" if key in names and item else _omit_fields(item, names) for key, item in value.items()
+        }
+    return [_omit_fields(item, names) for item in value] if isinstance(value, list) else value
 
 
-def _listing(node: Node, folder: str) -> str | None:
+def _list_folder(node: Node, folder: str) -> str | None:
     """Return one line for each file of the folder: mode, owner, size, time and name."""
     lines = []
     for name in sorted(node.files.list(folder)):
@@ -230,15 +236,15 @@ def _listing(node: Node, folder: str) -> str | None:
     return "".join(lines) if lines else None
 
 
-def _file(node: Node, path: str) -> str | None:
-    return _text(node.files.content(path))
+def _read_file(node: Node, path: str) -> str | None:
+    return _decode_text(node.files.content(path))
 
 
-def _text(content: bytes | None) -> str | None:
+def _decode_text(content: bytes | None) -> str | None:
     return None if content is None else content.decode(errors="backslashreplace")
 
 
-def _json(value: object) -> str:
+def _format_json(value: object) -> str:
     return f"{json.dumps(value, indent=2)}\n"
 
 
@@ -255,7 +261,7 @@ def truncate_text(text: str) -> str:
     return text if len(text) <= LONGEST else _CUT + text[-LONGEST:]
 
 
-def archive(texts: Mapping[str, str], when: float) -> bytes:
+def pack_archive(texts: Mapping[str, str], when: float) -> bytes:
     """Return a tar.gz of files with these names and texts; `when` is their time, in seconds since 1970.
 
     The same texts and time make the same bytes.
