@@ -41,7 +41,7 @@ from toolkit_installer.fleet.record import NotCapturedError, Player
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning.plan import EngineFacts
 from toolkit_installer.reporting import diagnosis
-from toolkit_installer.reporting.diagnosis_form import IllnessFinding
+from toolkit_installer.reporting.diagnosis_form import Finding
 from toolkit_installer.run import dry_run
 
 _SHOWN = 5
@@ -231,7 +231,7 @@ def _replay_capture(path: str, how: ReplayOptions) -> Outcome:
     return Outcome(name, path, refusal=refusal, supposed=supposed, illnesses=illnesses)
 
 
-def _illnesses(found: Archive, path: str, player: Player) -> tuple[IllnessFinding, ...] | None:
+def _illnesses(found: Archive, path: str, player: Player) -> tuple[Finding, ...] | None:
     """Return what `diagnose` finds on the node, None if the capture lacks it. Raises InstallerError."""
     settings = capture_workers.build_settings(found.given, found.environment, path)
     try:

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 
 from toolkit_installer.cli import output
-from toolkit_installer.reporting.diagnosis_form import TITLES, Diagnosis, IllnessFinding
+from toolkit_installer.reporting.diagnosis_form import TITLES, Diagnosis, Finding
 
 
 def show(diagnosis: Diagnosis, *, as_json: bool) -> None:
@@ -38,7 +38,7 @@ def lines(diagnosis: Diagnosis, width: int | None = None) -> list[str]:
     ]
 
 
-def _finding(finding: IllnessFinding, width: int | None) -> Iterator[str]:
+def _finding(finding: Finding, width: int | None) -> Iterator[str]:
     where = finding.path if finding.line is None else f"{finding.path}:{finding.line}"
     yield ""
     yield f"{where}: {TITLES[finding.illness]}"

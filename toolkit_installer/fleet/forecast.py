@@ -23,7 +23,7 @@ import msgspec
 
 from toolkit_installer import lazy
 from toolkit_installer.documents.masking import MASK
-from toolkit_installer.reporting.diagnosis_form import TITLES, Illness, IllnessFinding
+from toolkit_installer.reporting.diagnosis_form import TITLES, Finding, Illness
 
 _SCHEMA: Final = 1
 OUTCOMES: Final = ("refused", "restarted", "reloaded", "changed", "converged")
@@ -91,7 +91,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """Something of the node could not be read."""
     systems: tuple[str, ...] = ()
     """Its engines in words: name, version and distribution."""
-    illnesses: tuple[IllnessFinding, ...] | None = None
+    illnesses: tuple[Finding, ...] | None = None
     """What `diagnose` found when the node was captured; None where the capture does not have it."""
 
     @property
@@ -149,7 +149,7 @@ class Illnesses(msgspec.Struct):
     nodes: list[str]
     findings: int
     """How many of it there are on all nodes together."""
-    first: IllnessFinding
+    first: Finding
     """The first of them: file, line, what it causes, and what ends it."""
 
 

@@ -67,7 +67,7 @@ TITLES: Final[Mapping[Illness, str]] = types.MappingProxyType(
 )
 
 
-class IllnessFinding(msgspec.Struct, frozen=True):
+class Finding(msgspec.Struct, frozen=True):
     """An illness of this node."""
 
     illness: Illness
@@ -83,7 +83,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
     schema: int
     version: str
-    findings: tuple[IllnessFinding, ...]
+    findings: tuple[Finding, ...]
     unseen: tuple[str, ...]
     """What could not be inspected, and why."""
 

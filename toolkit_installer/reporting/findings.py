@@ -19,14 +19,7 @@ from toolkit_installer.engines.ownership import CgroupSetting, Fault, ListedRunt
 from toolkit_installer.engines.registry import normalize_socket
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.reporting import diagnosis_form
-from toolkit_installer.reporting.diagnosis_form import (
-    EngineSeen,
-    Illness,
-    IllnessFinding,
-    NodeFacts,
-    SpecificationSeen,
-    Topic,
-)
+from toolkit_installer.reporting.diagnosis_form import EngineSeen, Finding, Illness, NodeFacts, SpecificationSeen, Topic
 from toolkit_installer.settings import EngineName
 from toolkit_installer.toolkit.payload import CTK, RUNTIMES
 
@@ -40,7 +33,7 @@ CGROUPFS: Final = "cgroupfs"
 DRIVERS: Final = (SYSTEMD, CGROUPFS)
 
 
-def diagnose(seen: NodeFacts) -> tuple[IllnessFinding, ...]:
+def diagnose(seen: NodeFacts) -> tuple[Finding, ...]:
     """Return all findings, without duplicates, in the order of the table of illnesses."""
     found = [finding for find in _ALL for finding in find(seen)]
     order = list(Illness)
@@ -86,7 +79,7 @@ def _list_contents(engine: EngineSeen) -> list[tuple[str, bytes]]:
 # --- files that the engine cannot work with ---
 
 
-def _find_broken_files(seen: NodeFacts) -> Iterator[IllnessFinding]:
+def _find_broken_files(seen: NodeFacts) -> Iterator[Finding]:
     for engine in seen.engines:
         causes = f"this program does not edit it, and the next start of {engine.name} may fail"
         for fault in engine.faults:
@@ -106,7 +99,7 @@ def _parse_files(engine: EngineSeen) -> list[ConfigFile]:
         return []
 
 
-def _find_replaced_runtimes(seen: NodeFacts) -> Iterator[IllnessFinding]:
+def _find_replaced_runtimes(seen: NodeFacts) -> Iterator[Finding]:
     for engine in seen.engines:
         files = _parse_files(engine)
         if len(files) < 2:  # noqa: PLR2004  # one file alone replaces nothing
@@ -129,7 +122,7 @@ def _find_replaced_runtimes(seen: NodeFacts) -> Iterator[IllnessFinding]:
             yield _convert_fault(seen, engine, Illness.REPLACED_RUNTIMES, fault, causes)
 
 
-def _find_mixed_versions(seen: NodeFacts) -> Iterator[IllnessFinding]:
+def _find_mixed_versions(seen: NodeFacts) -> Iterator[Finding]:
     for engine in seen.engines:
         files, release = _parse_files(engine), parse_release(engine.version)
         causes = "the settings of one of the two files are lost without an error"
@@ -154,7 +147,7 @@ def _find_mixed_versions(seen: NodeFacts) -> Iterator[IllnessFinding]:
             yield _convert_fault(seen, engine, Illness.MIXED_VERSIONS, fault, causes)
 
 
-def _find_unread_files(seen: NodeFacts) -> Iterator[IllnessFinding]:
+def _find_unread_files(seen: NodeFacts) -> Iterator[Finding]:
     for engine in seen.engines:
         reads = engine.files[0].path if engine.files else "another file"
         for file in engine.besides:
@@ -162,15 +155,13 @@ def _find_unread_files(seen: NodeFacts) -> Iterator[IllnessFinding]:
             causes = "changes of this file have no effect"
             hint = f"make the change in {reads}, or in a file that it imports, and remove this file"
             topic = Topic.ENGINE
-            yield IllnessFinding(
-                Illness.UNREAD_FILE, file.path, None, what, causes, _build_remedy(seen, engine, topic, hint)
-            )
+            yield Finding(Illness.UNREAD_FILE, file.path, None, what, causes, _build_remedy(seen, engine, topic, hint))
 
 
 # --- leftovers of other installers ---
 
 
-def _find_leftovers(seen: NodeFacts) -> Iterator[IllnessFinding]:
+def _find_leftovers(seen: NodeFacts) -> Iterator[Finding]:
     if seen.other_installer:
         return
     for engine in seen.engines:
@@ -186,10 +177,10 @@ def _find_leftovers(seen: NodeFacts) -> Iterator[IllnessFinding]:
                 else f"take the handler {runtime.name} out of {runtime.path}, and restart {engine.name}"
             )
             remedy = _build_remedy(seen, engine, Topic.ENGINE, hint)
-            yield IllnessFinding(Illness.LEFTOVER, runtime.path, runtime.line, words, causes, remedy)
+            yield Finding(Illness.LEFTOVER, runtime.path, runtime.line, words, causes, remedy)
     for hook in seen.hooks:
         if not hook.exists:
-            yield IllnessFinding(
+            yield Finding(
                 Illness.LEFTOVER,
                 hook.path,
                 hook.line,
@@ -198,7 +189,7 @@ def _find_leftovers(seen: NodeFacts) -> Iterator[IllnessFinding]:
                 f"remove {hook.path}",
             )
     if seen.toolkit_files and not seen.installed:
-        yield IllnessFinding(
+        yield Finding(
             Illness.LEFTOVER,
             seen.toolkit_folder,
             None,
@@ -226,7 +217,7 @@ def _describe_leftover(seen: NodeFacts, runtime: ListedRuntime) -> str | None:
 # --- programs ---
 
 
-def _find_program_faults(seen: NodeFacts) -> Iterator[IllnessFinding]:
+def _find_program_faults(seen: NodeFacts) -> Iterator[Finding]:
     for engine in seen.engines:
         for runtime in list_runtimes(engine):
             program = runtime.executable
@@ -247,31 +238,29 @@ def _find_program_faults(seen: NodeFacts) -> Iterator[IllnessFinding]:
         hint = "use a toolkit that was built for this system"
         remedy = _build_remedy(seen, next(iter(seen.engines), None), Topic.PROGRAMS, hint)
         causes = "no container gets a GPU from the toolkit"
-        yield IllnessFinding(Illness.OTHER_LIBC, seen.toolkit_folder, None, what, causes, remedy)
+        yield Finding(Illness.OTHER_LIBC, seen.toolkit_folder, None, what, causes, remedy)
     if seen.no_low_level is not None:
         path = f"{seen.toolkit_folder}/.config/nvidia-container-runtime/config.toml"
         hint = "install runc or crun, then `toolkit-installer run` again"
         remedy = _build_remedy(seen, next(iter(seen.engines), None), Topic.PROGRAMS, hint)
         causes = "every container of the handler nvidia fails"
-        yield IllnessFinding(Illness.NO_RUNTIME, path, None, seen.no_low_level, causes, remedy)
+        yield Finding(Illness.NO_RUNTIME, path, None, seen.no_low_level, causes, remedy)
 
 
 def _check_program(
     seen: NodeFacts, engine: EngineSeen, program: str, where: tuple[str, int | None], whose: str, causes: str
-) -> Iterator[IllnessFinding]:
+) -> Iterator[Finding]:
     found = seen.programs[program]
     if not found.exists:
         hint = f"install {program}, or name in {where[0]} the one that the node has, then restart the engine"
         remedy = _build_remedy(seen, engine, Topic.ENGINE, hint)
-        yield IllnessFinding(
-            Illness.NO_RUNTIME, *where, f"{whose} is {program}, which is not on the node", causes, remedy
-        )
+        yield Finding(Illness.NO_RUNTIME, *where, f"{whose} is {program}, which is not on the node", causes, remedy)
     elif not found.loader_exists:
         libc = _describe_libc(found.loader, "it is")
         what = f"{whose}, {program}, needs {found.loader} to start, which is not on the node{libc}"
         hint = f"install a build of {posixpath.basename(program)} for this system (musl or glibc, or a static one)"
         remedy = _build_remedy(seen, engine, Topic.PROGRAMS, hint)
-        yield IllnessFinding(Illness.OTHER_LIBC, *where, what, causes, remedy)
+        yield Finding(Illness.OTHER_LIBC, *where, what, causes, remedy)
 
 
 def _describe_libc(loader: str | None, are: str) -> str:
@@ -286,7 +275,7 @@ def _exists(seen: NodeFacts, program: str | None) -> bool:
 # --- the kubelet ---
 
 
-def _find_socket_mismatches(seen: NodeFacts) -> Iterator[IllnessFinding]:
+def _find_socket_mismatches(seen: NodeFacts) -> Iterator[Finding]:
     named = [each for each in seen.kubelets if each.socket is not None]
     for kubelet in named:
         if kubelet.listens is False:
@@ -297,7 +286,7 @@ def _find_socket_mismatches(seen: NodeFacts) -> Iterator[IllnessFinding]:
             engine = serving[0] if serving else None
             remedy = _build_remedy(seen, engine, Topic.SOCKET, hint)
             causes = "the node is NotReady"
-            yield IllnessFinding(Illness.OTHER_SOCKET, str(kubelet.socket), None, what, causes, remedy)
+            yield Finding(Illness.OTHER_SOCKET, str(kubelet.socket), None, what, causes, remedy)
     used = {normalize_socket(str(each.socket)) for each in named}
     if not used:
         return
@@ -307,14 +296,14 @@ def _find_socket_mismatches(seen: NodeFacts) -> Iterator[IllnessFinding]:
             what = f"the handlers are configured for {name} on {socket}, and the kubelet uses {shown}"
             causes = "pods with a GPU fail: the kubelet's engine does not know the handlers"
             hint = f"`toolkit-installer uninstall`, then `toolkit-installer run --socket {min(used)}`"
-            yield IllnessFinding(Illness.OTHER_SOCKET, socket, None, what, causes, hint)
+            yield Finding(Illness.OTHER_SOCKET, socket, None, what, causes, hint)
     if seen.crictl is not None:
         path, line, socket = seen.crictl
         if normalize_socket(socket) not in used:
             what = f"names {socket}, and the kubelet uses {shown}"
             causes = "crictl shows other containers than the kubelet's"
             hint = f"write runtime-endpoint: unix://{min(used)} into it"
-            yield IllnessFinding(Illness.OTHER_SOCKET, path, line, what, causes, hint)
+            yield Finding(Illness.OTHER_SOCKET, path, line, what, causes, hint)
 
 
 def _is_docker_shim(name: str, used: set[str]) -> bool:
@@ -323,7 +312,7 @@ def _is_docker_shim(name: str, used: set[str]) -> bool:
     return name == EngineName.DOCKER and any(posixpath.basename(socket) in shims for socket in used)
 
 
-def _find_cgroup_mismatches(seen: NodeFacts) -> Iterator[IllnessFinding]:
+def _find_cgroup_mismatches(seen: NodeFacts) -> Iterator[Finding]:
     kubelet = next((each for each in seen.kubelets if each.cgroup_driver is not None), None)
     for engine in seen.engines:
         driver = _find_cgroup_driver(engine)
@@ -340,7 +329,7 @@ def _find_cgroup_mismatches(seen: NodeFacts) -> Iterator[IllnessFinding]:
             # a declaration of both must change the driver that is not systemd
             topic = Topic.ENGINE_CGROUP if kubelet.cgroup_driver == SYSTEMD else Topic.KUBELET_CGROUP
             remedy = _build_remedy(seen, engine, topic, hint)
-            yield IllnessFinding(Illness.CGROUP_DRIVER, driver.path, driver.line, what, causes, remedy)
+            yield Finding(Illness.CGROUP_DRIVER, driver.path, driver.line, what, causes, remedy)
         for runtime in list_runtimes(engine):
             of_runtime = None if runtime.systemd is None else SYSTEMD if runtime.systemd else CGROUPFS
             if of_runtime in (None, driver.name) or runtime.default or _describe_leftover(seen, runtime) is not None:
@@ -350,7 +339,7 @@ def _find_cgroup_mismatches(seen: NodeFacts) -> Iterator[IllnessFinding]:
             value = str(driver.name == SYSTEMD).lower()
             hint = f"set SystemdCgroup = {value} in its options, and restart {engine.name}"
             remedy = _build_remedy(seen, engine, Topic.ENGINE, hint)
-            yield IllnessFinding(Illness.CGROUP_DRIVER, runtime.path, runtime.line, what, causes, remedy)
+            yield Finding(Illness.CGROUP_DRIVER, runtime.path, runtime.line, what, causes, remedy)
 
 
 def _is_used(seen: NodeFacts, engine: EngineSeen) -> bool:
@@ -374,7 +363,7 @@ def _find_cgroup_driver(engine: EngineSeen) -> CgroupSetting | None:
 # --- the driver, its devices and CDI ---
 
 
-def _find_unlinked_devices(seen: NodeFacts) -> Iterator[IllnessFinding]:
+def _find_unlinked_devices(seen: NodeFacts) -> Iterator[Finding]:
     drivers = [_find_cgroup_driver(engine) for engine in seen.engines]
     by_systemd = not drivers or any(each is None or each.name == SYSTEMD for each in drivers)
     if not seen.unlinked or not by_systemd:
@@ -388,7 +377,7 @@ def _find_unlinked_devices(seen: NodeFacts) -> Iterator[IllnessFinding]:
         f"`{program} {words}`, and as a udev rule for each boot: "
         f'ACTION=="add", DEVPATH=="/bus/pci/drivers/nvidia", RUN+="{in_rule} {words}"'
     )
-    yield IllnessFinding(
+    yield Finding(
         Illness.NO_DEV_CHAR,
         f"/dev/char/{major}:{minor}",
         None,
@@ -398,13 +387,13 @@ def _find_unlinked_devices(seen: NodeFacts) -> Iterator[IllnessFinding]:
     )
 
 
-def _find_missing_libraries(seen: NodeFacts) -> Iterator[IllnessFinding]:
+def _find_missing_libraries(seen: NodeFacts) -> Iterator[Finding]:
     if seen.driver is None or not seen.driver.missing:
         return
     found = seen.driver
     engine = seen.engines[0] if seen.engines else None
     hint = "install the driver's libraries there, or name the root that has them with --driver-root, and `run` again"
-    yield IllnessFinding(
+    yield Finding(
         Illness.NO_LIBRARIES,
         found.root,
         None,
@@ -414,7 +403,7 @@ def _find_missing_libraries(seen: NodeFacts) -> Iterator[IllnessFinding]:
     )
 
 
-def _find_specification_faults(seen: NodeFacts) -> Iterator[IllnessFinding]:
+def _find_specification_faults(seen: NodeFacts) -> Iterator[Finding]:
     for file in seen.specifications:
         yield from _find_unreadable(seen, file)
         if file.missing:
@@ -422,16 +411,16 @@ def _find_specification_faults(seen: NodeFacts) -> Iterator[IllnessFinding]:
             names = ", ".join(dict.fromkeys(path for _, path in file.missing))
             what = f"names {len(file.missing)} files or devices that are not on the node: {names}"
             causes = "each container that asks for its devices fails"
-            yield IllnessFinding(
+            yield Finding(
                 Illness.CDI_WITHOUT_FILES, file.path, line, what, causes, _build_recreation_remedy(seen, file)
             )
 
 
-def _find_unreadable(seen: NodeFacts, file: SpecificationSeen) -> Iterator[IllnessFinding]:
+def _find_unreadable(seen: NodeFacts, file: SpecificationSeen) -> Iterator[Finding]:
     causes = "the devices in it do not exist for the engine: containers that ask for them fail"
     if (broken := diagnosis_form.find_form_fault(file.path, file.content)) is not None:
         line, why = broken
-        yield IllnessFinding(Illness.UNREADABLE_CDI, file.path, line, why, causes, _build_recreation_remedy(seen, file))
+        yield Finding(Illness.UNREADABLE_CDI, file.path, line, why, causes, _build_recreation_remedy(seen, file))
         return
     for engine in seen.engines:
         needed, newest = (
@@ -456,7 +445,7 @@ def _find_unreadable(seen: NodeFacts, file: SpecificationSeen) -> Iterator[Illne
             continue
         line = _find_line(file.content, rb"cdiVersion")
         remedy = _build_remedy(seen, engine, Topic.ENGINE, hint)
-        yield IllnessFinding(Illness.UNREADABLE_CDI, file.path, line, why, causes, remedy)
+        yield Finding(Illness.UNREADABLE_CDI, file.path, line, why, causes, remedy)
 
 
 def _build_recreation_remedy(seen: NodeFacts, file: SpecificationSeen) -> str:
@@ -483,10 +472,10 @@ def _find_line(content: bytes, word: bytes) -> int | None:
 
 def _convert_fault(
     seen: NodeFacts, engine: EngineSeen, illness: Illness, fault: Fault, causes: str, topic: Topic = Topic.ENGINE
-) -> IllnessFinding:
+) -> Finding:
     hint = fault.hint.removeprefix("nothing was changed; ") or "correct the file, then restart the engine"
     remedy = _build_remedy(seen, engine, topic, hint)
-    return IllnessFinding(illness, fault.path, fault.line, fault.reason, causes, remedy)
+    return Finding(illness, fault.path, fault.line, fault.reason, causes, remedy)
 
 
 def _build_remedy(seen: NodeFacts, engine: EngineSeen | None, topic: Topic, hint: str) -> str:
@@ -500,7 +489,7 @@ def _format_place(path: str, line: int | None) -> str:
     return path if line is None else f"{path}:{line}"
 
 
-_ALL: Final[tuple[Callable[[NodeFacts], Iterator[IllnessFinding]], ...]] = (
+_ALL: Final[tuple[Callable[[NodeFacts], Iterator[Finding]], ...]] = (
     _find_broken_files,
     _find_replaced_runtimes,
     _find_mixed_versions,

@@ -34,12 +34,12 @@ from toolkit_installer.reporting.status_verdict import (
     DriverHealth,
     EngineHealth,
     FileHealth,
-    InspectedPlaces,
     LastLook,
     LiveHealth,
     MethodHealth,
     NodeStatus,
     PendingReload,
+    Places,
     PluginHealth,
     ProcessState,
     SilentEngine,
@@ -81,7 +81,7 @@ def inspect_node(node: Node, settings: Settings, store: ReceiptStore, receipt: R
         method = _judge_method(node, receipt, engines, obstacles)
     return NodeStatus(
         version=__version__,
-        looked_in=InspectedPlaces(settings.node_root or "/", f"{store.folder}/{schema.FILE}", settings.pid_file),
+        looked_in=Places(settings.node_root or "/", f"{store.folder}/{schema.FILE}", settings.pid_file),
         installed=receipt is not None and receipt.state is State.INSTALLED,
         state=receipt.state.value if receipt is not None else ABSENT,
         changed=_format_change_time(node, store) if receipt is not None else None,

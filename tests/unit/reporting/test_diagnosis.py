@@ -19,9 +19,9 @@ from toolkit_installer.reporting.diagnosis_form import (
     TITLES,
     Diagnosis,
     EngineSeen,
+    Finding,
     Host,
     Illness,
-    IllnessFinding,
     KubeletSeen,
     NodeFacts,
     ProgramSeen,
@@ -95,7 +95,7 @@ class MadeNode:
             assert finding.remedy
         return found
 
-    def only(self, illness: Illness, **options: str) -> IllnessFinding:
+    def only(self, illness: Illness, **options: str) -> Finding:
         """Return the one finding of an illness; others may be there."""
         (found,) = (each for each in self.diagnosed(**options).findings if each.illness is illness)
         return found
