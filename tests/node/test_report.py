@@ -176,7 +176,7 @@ def test_the_receipt_in_it_has_no_part_of_an_engines_file(node: FakeNode, tmp_pa
     receipt = report_of(node, tmp_path)["receipt.txt"]
     assert "Hunter2" not in receipt
     # what is around it happens to be called `keys`, which is masked anyway: this does not lean on that
-    recorded = json.dumps(support_bundle._receipt(schema.decode(node.read(f"{STORE}/receipt.json"))))
+    recorded = json.dumps(support_bundle._mask_receipt(schema.decode(node.read(f"{STORE}/receipt.json"))))
     assert "Hunter2" not in recorded
     assert "(left out)" in recorded
     assert f'"toolkit_folder": "{TOOLKIT}"' in receipt
@@ -248,5 +248,5 @@ def test_a_full_disk_leaves_no_half_of_it(node: FakeNode) -> None:
 
 def test_an_engines_answer_tells_which_process_gave_it() -> None:
     process = Process(7, "dockerd", "/usr/bin/dockerd", ("dockerd",), 1.0, "docker.service")
-    told = support_bundle._live(LiveState("1", {}, None, process))
+    told = support_bundle._describe_live(LiveState("1", {}, None, process))
     assert told["process"] == {"pid": 7, "name": "dockerd", "unit": "docker.service"}

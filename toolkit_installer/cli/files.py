@@ -181,7 +181,7 @@ def write_report(node: Node, settings: Settings, looking: Settings, path: str) -
     support_bundle.collect_parts(node, settings, store, gathering)
     for name, why in gathering.missing.items():
         log.get().warning("A part of the report could not be made", key="report-part-missing", part=name, reason=why)
-    packed = support_bundle.archive(gathering.finished(), machine.now())
+    packed = support_bundle.pack_archive(gathering.mask_texts(), machine.now())
     write(path, packed)
     log.get().info(
         "Wrote the report: look through it before you hand it on, though values that may be secret are hidden",

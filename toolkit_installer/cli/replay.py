@@ -40,7 +40,7 @@ from toolkit_installer.fleet.forecast import (
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning.plan import EngineFacts
 from toolkit_installer.reporting import diagnosis
-from toolkit_installer.reporting.diagnosis_form import IllnessFinding
+from toolkit_installer.reporting.diagnosis_form import Finding
 from toolkit_installer.run import dry_run
 
 _SHOWN = 5
@@ -232,7 +232,7 @@ def _replay_capture(path: str, how: ReplayOptions) -> Outcome:
     return Outcome(name, path, refusal=refusal, supposed=supposed, illnesses=illnesses)
 
 
-def _find_illnesses(found: Archive, path: str, replayer: Replayer) -> tuple[IllnessFinding, ...] | None:
+def _find_illnesses(found: Archive, path: str, replayer: Replayer) -> tuple[Finding, ...] | None:
     """Return what `diagnose` finds on the node, None if the capture lacks it. Raises InstallerError."""
     settings = capture_workers.build_settings(found.given, found.environment, path)
     try:

@@ -13,7 +13,7 @@ import msgspec
 from toolkit_installer.cli import output
 from toolkit_installer.receipt.schema import AS_WRITTEN
 from toolkit_installer.reporting import status_verdict
-from toolkit_installer.reporting.diagnosis_form import TITLES, Diagnosis, IllnessFinding
+from toolkit_installer.reporting.diagnosis_form import TITLES, Diagnosis, Finding
 from toolkit_installer.reporting.outcome import LastRun
 from toolkit_installer.reporting.status_verdict import (
     ABSENT,
@@ -22,10 +22,10 @@ from toolkit_installer.reporting.status_verdict import (
     FileHealth,
     Health,
     MethodHealth,
-    NodeVerdict,
     PluginHealth,
     SilentEngine,
     ToolkitHealth,
+    Verdict,
 )
 from toolkit_installer.settings import Method
 
@@ -38,15 +38,15 @@ def show_status(health: Health, *, as_json: bool) -> None:
     output.show(status_json(health).split("\n") if as_json else map(_painted, status_lines(health, output.width())))
 
 
-_COLORS = {NodeVerdict.OK: "green", NodeVerdict.DEGRADED: "yellow", NodeVerdict.BROKEN: "red"}
+_COLORS = {Verdict.OK: "green", Verdict.DEGRADED: "yellow", Verdict.BROKEN: "red"}
 
 
 def _painted(line: str) -> str | output.DiffLine:
     """Return a line with the colour of the verdict that it begins with."""
     word = line.removeprefix("Verdict:").lstrip().partition(":")[0]
-    if word not in list(NodeVerdict):
+    if word not in list(Verdict):
         return line
-    return output.DiffLine(line, functools.partial(click.style, fg=_COLORS[NodeVerdict(word)]))
+    return output.DiffLine(line, functools.partial(click.style, fg=_COLORS[Verdict(word)]))
 
 
 def status_json(health: Health) -> str:
@@ -133,7 +133,7 @@ def _running(health: Health) -> str:
         return "nobody" if health.killed_pid is None else f"nobody: PID {health.killed_pid} was killed"
     look = health.last_look
     did = "" if look is None else "last failed" if look.failure else "last brought the node up to date"
-    over = look is not None and look.failure and health.verdict is NodeVerdict.OK
+    over = look is not None and look.failure and health.verdict is Verdict.OK
     said = "" if look is None else f", which {did} at {look.at}{', and what it failed at is over' if over else ''}"
     return f"PID {health.running_pid}{said}"
 
@@ -245,7 +245,7 @@ def diagnosis_lines(diagnosis: Diagnosis, width: int | None = None) -> list[str]
     ]
 
 
-def _finding_lines(finding: IllnessFinding, width: int | None) -> Iterator[str]:
+def _finding_lines(finding: Finding, width: int | None) -> Iterator[str]:
     where = finding.path if finding.line is None else f"{finding.path}:{finding.line}"
     yield ""
     yield f"{where}: {TITLES[finding.illness]}"

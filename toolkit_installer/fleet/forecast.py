@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from toolkit_installer.documents.masking import MASK
-from toolkit_installer.reporting.diagnosis_form import TITLES, Illness, IllnessFinding
+from toolkit_installer.reporting.diagnosis_form import TITLES, Finding, Illness
 
 _SCHEMA: Final = 1
 OUTCOMES: Final = ("refused", "restarted", "reloaded", "changed", "converged")
@@ -85,7 +85,7 @@ class Outcome(msgspec.Struct, frozen=True):
     """Whether a part of the node could not be captured."""
     systems: tuple[str, ...] = ()
     """Its engines in words: name, version and distribution."""
-    illnesses: tuple[IllnessFinding, ...] | None = None
+    illnesses: tuple[Finding, ...] | None = None
     """The findings of `diagnose` when the node was captured, None if the capture lacks them."""
 
     @property
@@ -143,7 +143,7 @@ class IllnessGroup(msgspec.Struct):
     nodes: list[str]
     findings: int
     """The number of its findings on all nodes together."""
-    first: IllnessFinding
+    first: Finding
     """The first finding: file, line, effect and remedy."""
 
 

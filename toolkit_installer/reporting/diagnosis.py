@@ -89,9 +89,9 @@ _LOOKS_LIKE_CRI: Final = (b"nvidia", b"runtimes", b"grpc.v1.cri", b"cri.v1.runti
 def diagnose(node: Node, settings: Settings) -> Diagnosis:
     """Return the node's faults, and what could not be inspected."""
     with log.suppress_lines():
-        looking = _NodeInspection(node, settings)
-        found = findings.diagnose(looking.seen())
-    return Diagnosis(SCHEMA, __version__, found, tuple(dict.fromkeys(looking.unseen)))
+        inspection = _NodeInspection(node, settings)
+        found = findings.diagnose(inspection.read_facts())
+    return Diagnosis(SCHEMA, __version__, found, tuple(dict.fromkeys(inspection.unseen)))
 
 
 class _NodeInspection:
@@ -108,30 +108,30 @@ class _NodeInspection:
         if not self._sees_node:
             self.unseen.append("programs, devices, libraries, CDI specifications: the node's / is not mounted here")
 
-    def seen(self) -> NodeFacts:
+    def read_facts(self) -> NodeFacts:
         """Return everything that was read."""
         node, settings = self._node, self._settings
         store = ReceiptStore(node, settings.toolkit.install_dir)
         receipt = trust.load_if_usable(node, store)
-        engines = self._engines(receipt)
+        engines = self._inspect_engines(receipt)
         folder = receipt.toolkit_folder if receipt is not None else settings.toolkit.folder
-        files = self._tried("the toolkit's folder", (), node.files.list, folder)
-        paths = {engine.name: self._path_of(engine) for engine in engines}
+        files = self._try("the toolkit's folder", (), node.files.list, folder)
+        paths = {engine.name: self._list_program_folders(engine) for engine in engines}
         runtimes = {
             each.executable: paths[engine.name]
             for engine in engines
-            for each in findings.runtimes_of(engine)
+            for each in findings.list_runtimes(engine)
             if each.executable is not None and self._sees_node
         }
         own = {f"{folder}/{name}" for name in files if not name.startswith(".")}
-        no_answer = self._tried(
+        no_answer = self._try(
             "other installers", None, other_installer.find_running, node, settings.toolkit.install_dir
         )
         return NodeFacts(
             engines=tuple(engines),
-            kubelets=tuple(self._kubelets()),
+            kubelets=tuple(self._read_kubelets()),
             programs={
-                name: self._program(name, folders)
+                name: self._inspect_program(name, folders)
                 for name, folders in sorted({**dict.fromkeys(own, ()), **runtimes}.items())
             },
             toolkit_folder=folder,
@@ -139,45 +139,45 @@ class _NodeInspection:
             toolkit_files=len(files),
             toolkit_engines=tuple((str(each.name), each.socket) for each in receipt.asked()) if receipt else (),
             other_installer=no_answer is not None,
-            hooks=tuple(self._hooks()) if self._sees_node else (),
-            no_low_level=self._no_low_level(receipt, engines),
-            crictl=self._crictl(),
-            unlinked=tuple(self._unlinked()) if self._sees_node else (),
-            driver=self._driver(folder) if self._sees_node else None,
-            specifications=tuple(self._specifications(engines, receipt)) if self._sees_node else (),
-            os_release=self._text("/etc/os-release") or self._text("/usr/lib/os-release"),
+            hooks=tuple(self._read_hooks()) if self._sees_node else (),
+            no_low_level=self._find_missing_runtimes(receipt, engines),
+            crictl=self._read_crictl(),
+            unlinked=tuple(self._find_unlinked_devices()) if self._sees_node else (),
+            driver=self._find_driver_root(folder) if self._sees_node else None,
+            specifications=tuple(self._read_specifications(engines, receipt)) if self._sees_node else (),
+            os_release=self._read_text("/etc/os-release") or self._read_text("/usr/lib/os-release"),
             signs=frozenset(path for path in diagnosis_form.SIGNS if self._is_there(path)),
         )
 
     # --- engines ---
 
-    def _engines(self, receipt: Receipt | None) -> list[EngineSeen]:
+    def _inspect_engines(self, receipt: Receipt | None) -> list[EngineSeen]:
         node, settings = self._node, self._settings
-        stopped = self._tried("the engines", "they cannot be told", explain_blocked_queries, node, settings, receipt)
+        stopped = self._try("the engines", "they cannot be told", explain_blocked_queries, node, settings, receipt)
         if stopped is not None:
             self.unseen.append(f"the engines: {stopped}")
             return []
-        return [each for target in self._targets(receipt) if (each := self._engine(target)) is not None]
+        return [each for target in self._find_targets(receipt) if (each := self._inspect_engine(target)) is not None]
 
-    def _targets(self, receipt: Receipt | None) -> Iterator[EngineTarget]:
+    def _find_targets(self, receipt: Receipt | None) -> Iterator[EngineTarget]:
         """Yield each engine that works on the node or is configured by this program, else all that are installed."""
         node, settings = self._node, self._settings
-        evidence = self._tried("the engines", (), decide.gather_evidence, node, settings)
+        evidence = self._try("the engines", (), decide.gather_evidence, node, settings)
         at_work = [each.row.engine for each in evidence if each.row is not None and each.kind in _AT_WORK]
         known = [record.name for record in receipt.asked()] if receipt is not None else []
         names = tuple(dict.fromkeys([*settings.runtimes, *at_work, *known]))
         for name in names:
-            found = self._tried(str(name), (), decide.locate_engines, node, settings, (name,))
+            found = self._try(str(name), (), decide.locate_engines, node, settings, (name,))
             yield from found
         if not names:
             yield from decide.list_installed_engines(settings, tuple(evidence))
 
-    def _engine(self, target: EngineTarget) -> EngineSeen | None:
+    def _inspect_engine(self, target: EngineTarget) -> EngineSeen | None:
         node = self._node
-        asked = msgspec.structs.replace(
+        settings = msgspec.structs.replace(
             target.settings, answer_timeout=min(target.settings.answer_timeout, _WAIT_SECONDS)
         )
-        target = msgspec.structs.replace(target, settings=asked)
+        target = msgspec.structs.replace(target, settings=settings)
         row = target.distribution or registry.find_usual_distribution(target.name)
         usual = target.config or row.config
         try:
@@ -188,14 +188,14 @@ class _NodeInspection:
                     name=target.name,
                     distribution=row.name,
                     socket=target.socket or row.socket,
-                    faults=(_fault(error, usual),),
+                    faults=(_convert_error(error, usual),),
                 )
             self.unseen.append(f"{target.name}: {error}")
             return None
         live = inspection.live
         distribution = inspection.distribution if isinstance(inspection, ContainerdInspection) else None
-        files, besides, faults = self._files(target, inspection, usual)
-        checked = self._checked(target, inspection, usual)
+        files, besides, faults = self._read_files(target, inspection, usual)
+        checked = self._check_files(target, inspection, usual)
         version = inspection.binary_version if isinstance(inspection, ContainerdInspection) else ""
         return EngineSeen(
             name=target.name,
@@ -213,12 +213,12 @@ class _NodeInspection:
             template_faults=checked if distribution is not None else (),
         )
 
-    def _files(
+    def _read_files(
         self, target: EngineTarget, inspection: Inspection, usual: str
     ) -> tuple[tuple[ReadFile, ...], tuple[ReadFile, ...], list[Fault]]:
         """Return the files that the engine reads, similar files that it does not read, and their faults."""
         if target.name is EngineName.CONTAINERD:
-            return self._of_containerd(inspection, usual)
+            return self._read_containerd_files(inspection, usual)
         files = [
             ReadFile(file.path, file.content)
             for file in inspection.files
@@ -226,16 +226,16 @@ class _NodeInspection:
         ]
         reads = {file.path for file in inspection.files}
         own = registry.find_usual_distribution(target.name).config
-        besides = self._unread([own], reads, lambda content: bool(content.strip()))
+        besides = self._find_unread_files([own], reads, lambda content: bool(content.strip()))
         faults = []
         for file in files:
             try:
                 get_adapter(target.name).list_runtimes([(file.path, file.content)], "")
             except ConfigurationError as error:
-                faults.append(_fault(error, file.path))
+                faults.append(_convert_error(error, file.path))
         return tuple(files), besides, faults
 
-    def _of_containerd(
+    def _read_containerd_files(
         self, inspection: Inspection, usual: str
     ) -> tuple[tuple[ReadFile, ...], tuple[ReadFile, ...], list[Fault]]:
         node = self._node
@@ -243,7 +243,7 @@ class _NodeInspection:
         process = serving.find_process(node, EngineName.CONTAINERD, inspection.socket)
         place = None
         if process is not None:
-            place = self._tried("containerd's file", None, config_files.find_config_or, process, usual)
+            place = self._try("containerd's file", None, config_files.find_config_or, process, usual)
         reader = Reader(root_of(process)) if process is not None and place is not None else node.files
         root = place or (inspection.distribution.layout.generated if inspection.distribution is not None else usual)
         faults: list[Fault] = []
@@ -252,24 +252,26 @@ class _NodeInspection:
             found = containerd_inspection.read_files(reader, root)
             read = [ReadFile(file.path, file.content, file.by_relative_pattern) for file in found]
         except ConfigurationError as error:
-            faults.append(_fault(error, root))
+            faults.append(_convert_error(error, root))
         for missing in inspection.missing:
             why = f"imports {missing.path}, which is not there"
             faults.append(Fault(missing.importer, None, why, "create that file, or take the import out"))
         reads = {each.path for each in read} | {each.file for each in inspection.graph} | {root}
         drop_ins = posixpath.dirname(containerd_inspection.DROP_IN)
-        there = self._tried(drop_ins, (), node.files.list, drop_ins)
+        there = self._try(drop_ins, (), node.files.list, drop_ins)
         candidates = [containerd_inspection.CONFIG]
         candidates += [f"{drop_ins}/{name}" for name in there if name.endswith(containerd_inspection.ENDING)]
-        besides = self._unread(candidates, reads, lambda content: any(word in content for word in _LOOKS_LIKE_CRI))
+        besides = self._find_unread_files(
+            candidates, reads, lambda content: any(word in content for word in _LOOKS_LIKE_CRI)
+        )
         if inspection.distribution is not None:
             # a node of a distribution may have a plain containerd as well, which reads these files
             plain = registry.find_usual_distribution(EngineName.CONTAINERD).socket
             if serving.find_process(node, EngineName.CONTAINERD, plain) is not None or not _names_nvidia(besides):
                 besides = ()
-        return tuple(read), (*besides, *self._unread_templates(inspection)), faults
+        return tuple(read), (*besides, *self._find_unread_templates(inspection)), faults
 
-    def _unread_templates(self, inspection: ContainerdInspection) -> Iterator[ReadFile]:
+    def _find_unread_templates(self, inspection: ContainerdInspection) -> Iterator[ReadFile]:
         """Yield the templates that the distribution ignores, as it has a newer one."""
         if inspection.distribution is None:
             return
@@ -280,22 +282,24 @@ class _NodeInspection:
         try:
             start = layout.next_start(texts, inspection.live.version if inspection.live is not None else None)
         except ConfigurationError:
-            return  # reported by `_checked`
+            return  # reported by `_check`
         for path, content in texts.items():
             if start.template is not None and path != start.template:
                 yield ReadFile(path, content)
 
-    def _unread(self, paths: Sequence[str], reads: set[str], counts: Callable[[bytes], bool]) -> tuple[ReadFile, ...]:
+    def _find_unread_files(
+        self, paths: Sequence[str], reads: set[str], counts: Callable[[bytes], bool]
+    ) -> tuple[ReadFile, ...]:
         """Return the files that exist, match `counts`, and are none of those that the engine reads."""
         found = []
         for path in paths:
-            canonical = self._tried(path, path, self._node.files.canonical, path)
-            content = self._content(path)
+            canonical = self._try(path, path, self._node.files.canonical, path)
+            content = self._read_content(path)
             if content is not None and counts(content) and reads.isdisjoint({path, canonical}):
                 found.append(ReadFile(path, content))
         return tuple(found)
 
-    def _checked(self, target: EngineTarget, inspection: Inspection, usual: str) -> tuple[Fault, ...]:
+    def _check_files(self, target: EngineTarget, inspection: Inspection, usual: str) -> tuple[Fault, ...]:
         """Return the faults that the engine's own binary finds in its files, and why a template cannot be used."""
         node, adapter = self._node, get_adapter(target.name)
         distribution = inspection.distribution if isinstance(inspection, ContainerdInspection) else None
@@ -306,39 +310,41 @@ class _NodeInspection:
                 reason = f"{target.name} would not start again with its files: {foreign_words.mask_program_text(why)}"
                 return (Fault(usual, None, reason, f"correct the file, then restart {target.name}"),)
         except ConfigurationError as error:
-            return (_fault(error, usual),)
+            return (_convert_error(error, usual),)
         except InstallerError as error:
             self.unseen.append(f"{target.name}: {error}")
         return ()
 
     # --- the kubelet ---
 
-    def _kubelets(self) -> Iterator[KubeletSeen]:
+    def _read_kubelets(self) -> Iterator[KubeletSeen]:
         node = self._node
-        running = self._tried("the kubelets", (), kubelet.find_running_kubelets, node)
+        running = self._try("the kubelets", (), kubelet.find_running_kubelets, node)
         for each in running:
-            told = kubelet.read_cgroup_setting(each)
-            listens = None if each.socket is None else self._listens(each.socket)
-            yield KubeletSeen(each.socket, each.told_by, listens, *_cgroup(told))
+            setting = kubelet.read_cgroup_setting(each)
+            listens = None if each.socket is None else self._is_listening(each.socket)
+            yield KubeletSeen(each.socket, each.told_by, listens, *_list_cgroup_fields(setting))
         if running:
             return
-        for row in self._tried("the kubelets", (), kubelet.find_configured_kubelets, node):
+        for row in self._try("the kubelets", (), kubelet.find_configured_kubelets, node):
             yield KubeletSeen(row.socket, row.told_by)
-        text = self._text(_KUBELETS_FILE)
+        text = self._read_text(_KUBELETS_FILE)
         if text:
             socket = kubelet.parse_plain_value(text, "containerRuntimeEndpoint")
-            told = kubelet.parse_cgroup_setting(_KUBELETS_FILE, text)
+            setting = kubelet.parse_cgroup_setting(_KUBELETS_FILE, text)
             said_by = f"containerRuntimeEndpoint in {_KUBELETS_FILE}"
-            yield KubeletSeen(registry.normalize_socket(socket) if socket else None, said_by, None, *_cgroup(told))
+            yield KubeletSeen(
+                registry.normalize_socket(socket) if socket else None, said_by, None, *_list_cgroup_fields(setting)
+            )
 
-    def _listens(self, socket: str) -> bool | None:
+    def _is_listening(self, socket: str) -> bool | None:
         try:
             return sockets.is_listening(self._node.root, socket)
         except (InstallerError, OSError):
             return None
 
-    def _crictl(self) -> tuple[str, int, str] | None:
-        text = self._text(_CRICTL)
+    def _read_crictl(self) -> tuple[str, int, str] | None:
+        text = self._read_text(_CRICTL)
         socket = kubelet.parse_plain_value(text, "runtime-endpoint")
         if socket is None or not shown.is_place(registry.normalize_socket(socket)):
             return None
@@ -347,7 +353,7 @@ class _NodeInspection:
 
     # --- programs, hooks, devices, specifications ---
 
-    def _path_of(self, engine: EngineSeen) -> tuple[str, ...]:
+    def _list_program_folders(self, engine: EngineSeen) -> tuple[str, ...]:
         """Return the folders in which an engine looks for a runtime by its name, as far as they are known."""
         process = serving.find_process(self._node, engine.name, engine.socket)
         if process is None:
@@ -355,12 +361,12 @@ class _NodeInspection:
         own = processes.environment(process).get("PATH", PATH)
         return (*own.split(":"), posixpath.dirname(process.executable))
 
-    def _program(self, name: str, folders: Sequence[str]) -> ProgramSeen:
+    def _inspect_program(self, name: str, folders: Sequence[str]) -> ProgramSeen:
         """Return whether the node has a program, given by path or name, and whether its loader exists."""
         programs = self._node.programs
         try:
             named = [name] if posixpath.isabs(name) else [posixpath.join(folder, name) for folder in folders]
-            path = next(filter(self._is_there_on_root, named), None)
+            path = next(filter(self._is_on_root, named), None)
             if path is None:
                 return ProgramSeen(exists=False)
             outside = programs.root.outside(programs.root.canonical(path))
@@ -369,19 +375,19 @@ class _NodeInspection:
         start = head(outside, _HEAD)
         if start is None:
             return ProgramSeen(exists=leads_to_file(outside))
-        loader = loader_of(start)
+        loader = parse_loader(start)
         if loader is None or not shown.is_harmless(loader):
             return ProgramSeen(exists=True)
-        return ProgramSeen(exists=True, loader=loader, loader_exists=self._is_there_on_root(loader))
+        return ProgramSeen(exists=True, loader=loader, loader_exists=self._is_on_root(loader))
 
-    def _is_there_on_root(self, path: str) -> bool:
+    def _is_on_root(self, path: str) -> bool:
         root = self._node.programs.root
         try:
             return leads_to_file(root.outside(root.canonical(path)))
         except NodeError:
             return False
 
-    def _no_low_level(self, receipt: Receipt | None, engines: Sequence[EngineSeen]) -> str | None:
+    def _find_missing_runtimes(self, receipt: Receipt | None, engines: Sequence[EngineSeen]) -> str | None:
         if receipt is None:
             return None
         processes = (serving.find_process(self._node, each.name, each.socket) for each in engines)
@@ -390,11 +396,11 @@ class _NodeInspection:
             self._node, engine_faults.read_runtime_settings(self._node, receipt), pids
         )
 
-    def _hooks(self) -> Iterator[HookSeen]:
+    def _read_hooks(self) -> Iterator[HookSeen]:
         for folder in _HOOK_FOLDERS:
-            for name in self._tried(folder, (), self._whole.list, folder):
+            for name in self._try(folder, (), self._whole.list, folder):
                 path = f"{folder}/{name}"
-                content = self._content(path) if name.endswith(".json") and "nvidia" in name else None
+                content = self._read_content(path) if name.endswith(".json") and "nvidia" in name else None
                 if content is None:
                     continue
                 with contextlib.suppress(ValueError, RecursionError):
@@ -403,10 +409,10 @@ class _NodeInspection:
                     program = hook.get("path") if isinstance(hook, dict) else None
                     if isinstance(program, str) and shown.is_harmless(program):
                         line = content[: content.find(b'"path"')].count(b"\n") + 1
-                        yield HookSeen(path, line, program, self._is_there_on_root(program))
+                        yield HookSeen(path, line, program, self._is_on_root(program))
 
-    def _unlinked(self) -> Iterator[tuple[str, int, int]]:
-        for name in self._tried("/dev", (), self._whole.list, "/dev"):
+    def _find_unlinked_devices(self) -> Iterator[tuple[str, int, int]]:
+        for name in self._try("/dev", (), self._whole.list, "/dev"):
             if not _DEVICES.fullmatch(name):
                 continue
             path = f"/dev/{name}"
@@ -414,17 +420,19 @@ class _NodeInspection:
             if number is not None and not self._is_there("/dev/char/{}:{}".format(*number)):
                 yield path, *number
 
-    def _driver(self, folder: str) -> DriverSeen | None:
+    def _find_driver_root(self, folder: str) -> DriverSeen | None:
         """Return the driver root that the installed toolkit names, else the one that shows a driver; None for none."""
         node = self._node
-        seen = self._tried("the GPUs", None, gpus.find_gpus, node)
+        seen = self._try("the GPUs", None, gpus.find_gpus, node)
         if seen is not None and seen.absent:
             return None
-        root = self._tried("the driver's root", None, roots.find_installed_root, node, folder)
+        root = self._try("the driver's root", None, roots.find_installed_root, node, folder)
         said_by = f"nvidia-container-cli.root in the config.toml below {folder}"
         if root is None:
             candidates = (roots.CONTAINER_ROOT, "/")
-            root = next((each for each in candidates if any(map(self._is_there, _below(each, _DRIVER_SIGNS)))), None)
+            root = next(
+                (each for each in candidates if any(map(self._is_there, _join_root(each, _DRIVER_SIGNS)))), None
+            )
             said_by = "it shows nvidia-smi or /dev/nvidiactl"
         if root is None or not shown.is_harmless(root):
             return None
@@ -432,20 +440,22 @@ class _NodeInspection:
         missing = [
             name
             for name in _LIBRARIES
-            if not any(self._is_there(path) for path in _below(root, [f"{each}/{name}" for each in folders]))
+            if not any(self._is_there(path) for path in _join_root(root, [f"{each}/{name}" for each in folders]))
         ]
         return DriverSeen(root, said_by, tuple(missing))
 
-    def _specifications(self, engines: Sequence[EngineSeen], receipt: Receipt | None) -> Iterator[SpecificationSeen]:
+    def _read_specifications(
+        self, engines: Sequence[EngineSeen], receipt: Receipt | None
+    ) -> Iterator[SpecificationSeen]:
         paths = [file.path for file in receipt.specifications] if receipt is not None else []
-        managed = {self._tried(path, path, self._whole.canonical, path) for path in paths}
+        managed = {self._try(path, path, self._whole.canonical, path) for path in paths}
         folders = [*_CDI_FOLDERS, *(folder for each in engines for folder in each.cdi_folders or ())]
         known = set()
         for folder in folders:
-            for name in self._tried(folder, (), self._whole.list, folder):
+            for name in self._try(folder, (), self._whole.list, folder):
                 path = posixpath.join(folder, name)
-                place = self._tried(path, path, self._whole.canonical, path)
-                content = self._content(path) if name.endswith(_SPECIFICATIONS) and place not in known else None
+                place = self._try(path, path, self._whole.canonical, path)
+                content = self._read_content(path) if name.endswith(_SPECIFICATIONS) and place not in known else None
                 if content is not None:
                     known.add(place)
                     named = (each for each in diagnosis_form.parse_paths(content) if shown.is_harmless(each[1]))
@@ -454,20 +464,20 @@ class _NodeInspection:
 
     # --- reading ---
 
-    def _content(self, path: str) -> bytes | None:
+    def _read_content(self, path: str) -> bytes | None:
         for reader in self._node.readers():
-            content = self._tried(path, None, reader.content, path)
+            content = self._try(path, None, reader.content, path)
             if content is not None:
                 return content
         return None
 
-    def _text(self, path: str) -> str:
-        return (self._content(path) or b"").decode(errors="replace")
+    def _read_text(self, path: str) -> str:
+        return (self._read_content(path) or b"").decode(errors="replace")
 
     def _is_there(self, path: str) -> bool:
-        return self._tried(path, True, self._whole.status, path) is not None  # noqa: FBT003  # anything but None
+        return self._try(path, True, self._whole.status, path) is not None  # noqa: FBT003  # anything but None
 
-    def _tried(
+    def _try(
         self, what: str, default: _Other, read: Callable[_Given, _Read], *given: _Given.args, **named: _Given.kwargs
     ) -> _Read | _Other:
         """Return the result of `read`; if it raises, record the failure and return the default."""
@@ -478,7 +488,7 @@ class _NodeInspection:
             return default
 
 
-def loader_of(start: bytes) -> str | None:
+def parse_loader(start: bytes) -> str | None:
     """Return the program that executes a file with these first bytes, None if it needs none. Pure.
 
     Source: elf(5), PT_INTERP; execve(2), "Interpreter scripts".
@@ -507,18 +517,22 @@ _ELF_64: Final = 2
 _PT_INTERP: Final = 3
 
 
-def _below(root: str, paths: Sequence[str]) -> list[str]:
+def _join_root(root: str, paths: Sequence[str]) -> list[str]:
     return [posixpath.join(root, path.lstrip("/")) for path in paths]
 
 
-def _cgroup(told: CgroupSetting | None) -> tuple[str | None, str, int | None]:
-    return (None, "", None) if told is None or told.name not in findings.DRIVERS else (told.name, told.path, told.line)
+def _list_cgroup_fields(setting: CgroupSetting | None) -> tuple[str | None, str, int | None]:
+    return (
+        (None, "", None)
+        if setting is None or setting.name not in findings.DRIVERS
+        else (setting.name, setting.path, setting.line)
+    )
 
 
 def _names_nvidia(files: Sequence[ReadFile]) -> bool:
     return any(b"nvidia" in file.content for file in files)
 
 
-def _fault(error: ConfigurationError, path: str) -> Fault:
+def _convert_error(error: ConfigurationError, path: str) -> Fault:
     """Return an error as a fault, of the file at `path` if the error names none."""
     return msgspec.structs.replace(Fault.of(error, stops=False), path=error.path or path)

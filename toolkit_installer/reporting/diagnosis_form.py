@@ -66,7 +66,7 @@ TITLES: Final[Mapping[Illness, str]] = types.MappingProxyType(
 )
 
 
-class IllnessFinding(msgspec.Struct, frozen=True):
+class Finding(msgspec.Struct, frozen=True):
     """An illness of this node."""
 
     illness: Illness
@@ -82,7 +82,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
 
     schema: int
     version: str
-    findings: tuple[IllnessFinding, ...]
+    findings: tuple[Finding, ...]
     unseen: tuple[str, ...]
     """What could not be inspected, and why."""
 
@@ -238,7 +238,7 @@ _PLAYBOOK: Final = "then run kubespray's cluster.yml with --tags container-engin
 _KUBESPRAY_CGROUPS: Final = "containerd_use_systemd_cgroup and kubelet_cgroup_driver"
 
 
-def host_of(os_release: str, signs: Collection[str], distribution: str = "") -> Host:
+def find_host(os_release: str, signs: Collection[str], distribution: str = "") -> Host:
     """Return the system that declares a node's files, and those of an engine of this distribution."""
     said = dict(line.partition("=")[::2] for line in os_release.splitlines())
     system = said.get("ID", "").strip("\"'")
@@ -254,25 +254,25 @@ def host_of(os_release: str, signs: Collection[str], distribution: str = "") -> 
 _RANCHER: Final[Mapping[str, Host]] = types.MappingProxyType({"k3s": Host.K3S, "rke2": Host.RKE2})
 
 
-def remedy(host: Host, topic: Topic, engine: EngineName, plain: str) -> str:
+def choose_remedy(host: Host, topic: Topic, engine: EngineName, plain: str) -> str:
     """Return the remedy in terms of the system that declares the node, else the plain one."""
-    declared = _declared(host, topic, engine)
+    declared = _find_declaration(host, topic, engine)
     return plain if declared is None else f"this node is declared by {host}: {declared}"
 
 
-def _declared(host: Host, topic: Topic, engine: EngineName) -> str | None:
+def _find_declaration(host: Host, topic: Topic, engine: EngineName) -> str | None:
     if host is Host.NIXOS:
-        return _nixos(topic, engine)
+        return _describe_nixos(topic, engine)
     if host is Host.TALOS:
-        return _talos(topic)
+        return _describe_talos(topic)
     if host is Host.KUBESPRAY:
-        return _kubespray(topic, engine)
+        return _describe_kubespray(topic, engine)
     if host in (Host.K3S, Host.RKE2):
-        return _rancher(host, topic)
+        return _describe_rancher(host, topic)
     return None
 
 
-def _nixos(topic: Topic, engine: EngineName) -> str | None:
+def _describe_nixos(topic: Topic, engine: EngineName) -> str | None:
     option = {
         Topic.TEMPLATE: "services.k3s.containerdConfigTemplate",
         Topic.KUBELET: "services.kubernetes.kubelet.extraOpts",
@@ -284,7 +284,7 @@ def _nixos(topic: Topic, engine: EngineName) -> str | None:
     return f"change {option} in the system's configuration, {_REBUILD}" if option else None
 
 
-def _talos(topic: Topic) -> str:
+def _describe_talos(topic: Topic) -> str:
     if topic in (Topic.PROGRAMS, Topic.DRIVER, Topic.CDI):
         return (
             "add the system extensions nvidia-container-toolkit and nvidia-open-gpu-kernel-modules of one release to "
@@ -295,7 +295,7 @@ def _talos(topic: Topic) -> str:
     return f"change the file /etc/cri/conf.d/20-customization.part in machine.files with {_TALOS}"
 
 
-def _kubespray(topic: Topic, engine: EngineName) -> str | None:
+def _describe_kubespray(topic: Topic, engine: EngineName) -> str | None:
     variable = {
         Topic.ENGINE: registry.get_row(engine).kubespray_variables,
         Topic.KUBELET_CGROUP: _KUBESPRAY_CGROUPS,
@@ -306,7 +306,7 @@ def _kubespray(topic: Topic, engine: EngineName) -> str | None:
     return None if not variable else f"change {variable} in the inventory's group_vars, {_PLAYBOOK}"
 
 
-def _rancher(host: Host, topic: Topic) -> str | None:
+def _describe_rancher(host: Host, topic: Topic) -> str | None:
     name = host.value.lower()
     options, restart = f"/etc/rancher/{name}/config.yaml", f"then restart {name}"
     folder = f"/var/lib/rancher/{name}/agent/etc/containerd"

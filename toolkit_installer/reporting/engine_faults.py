@@ -101,15 +101,15 @@ def _find_cgroup_mismatch(node: Node, engine: EngineRecord, live: LiveState) -> 
     """Yield a fault if handlers place containers in cgroups by another driver than the kubelet's."""
     from toolkit_installer.engines.detect import kubelet  # noqa: PLC0415  # only for an engine that reports its driver
 
-    told = kubelet.find_cgroup_driver(node) if live.cgroup_drivers else None
-    if told is None or not _is_used_by(node, engine, told.kubelet):
+    setting = kubelet.find_cgroup_driver(node) if live.cgroup_drivers else None
+    if setting is None or not _is_used_by(node, engine, setting.kubelet):
         return
     names = live.cgroup_drivers.keys() & {*dict(engine.handlers), live.default or ""}
-    wanted, whose = told.driver, f"the kubelet's cgroup driver is {told.driver} ({told.told_by})"
-    asks = any(live.cgroup_drivers[name] != wanted for name in names) and kubelet.uses_engine_cgroup_driver(
-        node, told, engine.name, live.release
+    wanted, whose = setting.driver, f"the kubelet's cgroup driver is {setting.driver} ({setting.told_by})"
+    takes_engines = any(live.cgroup_drivers[name] != wanted for name in names) and kubelet.uses_engine_cgroup_driver(
+        node, setting, engine.name, live.release
     )
-    if asks:
+    if takes_engines:
         wanted = live.cgroup_drivers.get(live.default or "", wanted)
         whose = f"the kubelet takes the cgroup driver of the default runtime {live.default}, {wanted}"
     others = sorted(name for name in names if live.cgroup_drivers[name] != wanted)
@@ -118,14 +118,14 @@ def _find_cgroup_mismatch(node: Node, engine: EngineRecord, live: LiveState) -> 
     by_systemd = wanted == "systemd"
     unit = live.process.unit if live.process is not None and live.process.unit is not None else str(engine.name)
     mend_kubelet = (
-        f"write cgroupDriver: systemd into {told.file or 'its --config file'}, then `systemctl restart kubelet`"
+        f"write cgroupDriver: systemd into {setting.file or 'its --config file'}, then `systemctl restart kubelet`"
     )
     change = get_adapter(engine.name).describe_cgroup_edit(wanted) if by_systemd else _USE_ONE
     mend_engine = f"{change}, then `systemctl restart {unit}` and `toolkit-installer refresh`"
     effect = "the kubelet's limits do not count for its containers" if by_systemd else "none of its containers starts"
     yield FileFault(
         f"{whose}, and that of {', '.join(others)} is {'cgroupfs' if by_systemd else 'systemd'}: {effect}",
-        mend_engine if by_systemd or asks else mend_kubelet,
+        mend_engine if by_systemd or takes_engines else mend_kubelet,
         stops=not by_systemd,
     )
 
@@ -183,7 +183,7 @@ _KIND = "nvidia.com/gpu"
 _FOLDERS = ("/etc/cdi", "/var/run/cdi")
 """The folders that NVIDIA's runtime searches, for the kind _KIND, unless its config.toml names others."""
 _SPECIFICATIONS = (".yaml", ".json")
-_KIND_SAID = rb"""(?m)(?:^|[{,])[ \t]*["']?kind["']?[ \t]*:[ \t]*["']?([^"'\s,]+)"""
+_KIND_LINE = rb"""(?m)(?:^|[{,])[ \t]*["']?kind["']?[ \t]*:[ \t]*["']?([^"'\s,]+)"""
 
 
 def read_runtime_settings(node: Node, receipt: Receipt) -> Mapping[str, Any]:
@@ -242,10 +242,10 @@ def _is_specified(node: Node, kind: str, folders: list[Any] | tuple[Any, ...]) -
     for reader in node.readers():
         for folder in folders:
             for name in reader.list(str(folder)):
-                if name.endswith(_SPECIFICATIONS) and kind.encode() in _kinds(reader.content(f"{folder}/{name}")):
+                if name.endswith(_SPECIFICATIONS) and kind.encode() in _parse_kinds(reader.content(f"{folder}/{name}")):
                     return True
     return False
 
 
-def _kinds(specification: bytes | None) -> list[bytes]:
-    return re.findall(_KIND_SAID, specification or b"")
+def _parse_kinds(specification: bytes | None) -> list[bytes]:
+    return re.findall(_KIND_LINE, specification or b"")

@@ -55,14 +55,14 @@ class ServedStatus:
         self.why = b"nothing is known of the node yet"
         self.metrics = b""
 
-    def take(self, packet: bytes) -> None:
+    def store(self, packet: bytes) -> None:
         """Store the values of a packet."""
         ready, self.why, metrics = packet.split(b"\0", 2)
         self.ready = ready == b"1"
         self.metrics = metrics or (self.metrics if self.ready else self.metrics.replace(_READY, _NOT_READY))
 
 
-def respond(request: bytes, told: ServedStatus) -> bytes:
+def respond(request: bytes, served: ServedStatus) -> bytes:
     """Return the response to a request whose head is complete."""
     method, _, rest = request.split(b"\n", 1)[0].rstrip(b"\r").partition(b" ")
     path = rest.partition(b" ")[0].partition(b"?")[0]
@@ -72,9 +72,9 @@ def respond(request: bytes, told: ServedStatus) -> bytes:
     elif method not in {b"GET", b"HEAD"}:
         status, body = "405 Method Not Allowed\r\nAllow: GET, HEAD", b"GET and HEAD are understood, and nothing else\n"
     elif path == b"/metrics":
-        kind, body = _EXPOSITION, told.metrics
+        kind, body = _EXPOSITION, served.metrics
     elif path == b"/readyz":
-        status, body = ("200 OK" if told.ready else "503 Service Unavailable"), told.why + b"\n"
+        status, body = ("200 OK" if served.ready else "503 Service Unavailable"), served.why + b"\n"
     elif path != b"/healthz":
         status, body = "404 Not Found", b"there are /metrics, /readyz and /healthz\n"
     head = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
@@ -91,7 +91,7 @@ class Connection:
         self._request = b""
         self._left = memoryview(b"")
 
-    def go_on(self, told: ServedStatus) -> int:
+    def transfer(self, served: ServedStatus) -> int:
         """Read or write as much as possible; return the event to wait for (0: none, the connection is done)."""
         try:
             if not self._left:
@@ -100,7 +100,7 @@ class Connection:
                 whole = b"\r\n\r\n" in self._request or b"\n\n" in self._request or len(self._request) > _HEAD
                 if not whole:
                     return select.EPOLLIN if got else 0
-                self._left = memoryview(respond(self._request, told))
+                self._left = memoryview(respond(self._request, served))
             self._left = self._left[os.write(self.fd, self._left) :]
         except BlockingIOError:
             return select.EPOLLOUT if self._left else select.EPOLLIN
@@ -114,7 +114,7 @@ class MetricsServer:
 
     def __init__(self, listener: int, channel: int) -> None:
         """Take over both descriptors."""
-        self.told = ServedStatus()
+        self.status = ServedStatus()
         self._listener = _socket.socket(fileno=listener)
         os.set_blocking(listener, False)
         self._channel = channel
@@ -129,12 +129,12 @@ class MetricsServer:
         first = next(iter(self._open.values()), None)
         for fd, _ in self._poll.poll(None if first is None else max(0.0, first.until - time.monotonic())):
             if fd == self._channel:
-                if not self._hear():
+                if not self._receive():
                     return False
             elif fd == self._listener.fileno():
                 self._accept()
             elif fd in self._open:  # not closed just now in favour of another connection
-                wanted = self._open[fd].go_on(self.told)
+                wanted = self._open[fd].transfer(self.status)
                 if wanted:
                     self._poll.modify(fd, wanted)
                 else:
@@ -144,12 +144,12 @@ class MetricsServer:
             self._close(each.fd)
         return True
 
-    def _hear(self) -> bool:
+    def _receive(self) -> bool:
         """Take a packet of the run, and confirm it; return whether the run still exists."""
         try:
             packet = os.read(self._channel, MAX_PACKET)
             if packet:
-                self.told.take(packet)
+                self.status.store(packet)
                 os.write(self._channel, READY)
         except ConnectionError:
             return False  # the run ended without reading the last confirmation

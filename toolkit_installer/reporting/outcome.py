@@ -63,7 +63,7 @@ def save_record(node: Node, pid_path: str, ready_file: str | None, ended: LastRu
     """
     if locks.find_instance(node.files, pid_path) is not None:
         return  # the end of that instance counts instead
-    for files, folder in _places(node, [pid_path] if reloaded else [], ready_file):
+    for files, folder in _list_record_folders(node, [pid_path] if reloaded else [], ready_file):
         status = files.own_status(folder)
         if status is not None and stat.S_ISDIR(status.st_mode):
             body = {"form": _FORM, "boot": machine.boot_id(), **msgspec.structs.asdict(ended)}
@@ -74,7 +74,7 @@ def save_record(node: Node, pid_path: str, ready_file: str | None, ended: LastRu
 def remove_record(node: Node, pid_path: str, ready_file: str | None) -> None:
     """Remove the record, and a killed run's leftovers of one, after a run succeeded; a failure is logged."""
     try:
-        for files, folder in _places(node, [pid_path], ready_file):
+        for files, folder in _list_record_folders(node, [pid_path], ready_file):
             path = f"{folder}/{FILE}"
             files.sweep(path)
             if files.own_status(path) is not None:
@@ -94,9 +94,9 @@ def load_record(node: Node, pid_paths: Iterable[str], ready_file: str | None) ->
     Raises NodeError.
     """
     found: list[LastRun] = []
-    for files, folder in _places(node, pid_paths, ready_file):
+    for files, folder in _list_record_folders(node, pid_paths, ready_file):
         try:
-            record = _read(files, f"{folder}/{FILE}")
+            record = _read_record(files, f"{folder}/{FILE}")
         except InstallerError as error:
             log.get().warning("What the last run came to is not known", key="last-run-unread", reason=str(error))
             continue
@@ -109,7 +109,7 @@ def truncate_reason(text: str) -> str:
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"
 
 
-def _places(node: Node, pid_paths: Iterable[str], ready_file: str | None) -> list[tuple[Files, str]]:
+def _list_record_folders(node: Node, pid_paths: Iterable[str], ready_file: str | None) -> list[tuple[Files, str]]:
     """Return the folders that may have the record, the preferred first. Raises NodeError."""
     found = [(node.files, os.path.dirname(node.files.in_folder(path))) for path in pid_paths]
     if ready_file is not None:
@@ -118,7 +118,7 @@ def _places(node: Node, pid_paths: Iterable[str], ready_file: str | None) -> lis
     return found
 
 
-def _read(files: Files, path: str) -> LastRun | None:
+def _read_record(files: Files, path: str) -> LastRun | None:
     """Return the record at the canonical `path`, None if there is none of this boot.
 
     Raises NodeError, ConfigurationError.

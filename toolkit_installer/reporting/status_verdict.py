@@ -19,7 +19,7 @@ SCHEMA = 1
 """Raised when a field is removed or changes its meaning; new fields do not raise it."""
 
 
-class NodeVerdict(enum.StrEnum):
+class Verdict(enum.StrEnum):
     """The status of a node, the best first."""
 
     OK = "OK"
@@ -30,15 +30,15 @@ class NodeVerdict(enum.StrEnum):
     """Containers with a GPU cannot be started, or the node was left half-way."""
 
 
-class VerdictReason(msgspec.Struct, frozen=True):
+class Reason(msgspec.Struct, frozen=True):
     """Why the verdict is no better: the fault, and its remedy."""
 
-    verdict: NodeVerdict
+    verdict: Verdict
     what: str
     remedy: str
 
 
-class InspectedPlaces(msgspec.Struct, frozen=True):
+class Places(msgspec.Struct, frozen=True):
     """The inspected places: the node's root as the installer sees it, and paths on the node."""
 
     node_root: str
@@ -215,7 +215,7 @@ class NodeStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     version: str
     """The version of this program."""
-    looked_in: InspectedPlaces
+    looked_in: Places
     installed: bool
     state: str
     """The receipt's state: installed, applying, reverting, or absent."""
@@ -254,8 +254,8 @@ class Health(NodeStatus, frozen=True, kw_only=True):
     """The answer of `status`: the node's status, and the verdict on it."""
 
     schema: int = SCHEMA
-    verdict: NodeVerdict
-    reasons: tuple[VerdictReason, ...]
+    verdict: Verdict
+    reasons: tuple[Reason, ...]
 
 
 ABSENT, INSTALLED = "absent", "installed"
@@ -270,56 +270,54 @@ _START_IT = "look at the engine's own log, and start it"
 _ONE_OF_THEM = "stop one of the two, as each undoes what the other does: delete its pod, or `kill` its PID; then "
 _FIND_RUNTIME = "install one of them, then `toolkit-installer run`, which writes down the path of the one it finds"
 _LOOK_AT_LOG = "look at the log of the running instance"
-SEVERITY = list(NodeVerdict)
+SEVERITY = list(Verdict)
 """The verdicts, the best first; a verdict's index is the exit code of `status --check`."""
 
 
 def judge_node(found: NodeStatus) -> Health:
     """Return the status with its verdict, the gravest reasons first."""
-    reasons = list(_reasons(found))
+    reasons = list(_find_reasons(found))
     look = found.last_look
     if reasons or look is None or not _is_cause_gone(found, look.exit_code, look.file):
-        reasons += _failure(found)
+        reasons += _find_failed_inspection(found)
     reasons.sort(key=lambda reason: -SEVERITY.index(reason.verdict))
-    verdict = reasons[0].verdict if reasons else NodeVerdict.OK
+    verdict = reasons[0].verdict if reasons else Verdict.OK
     return Health(verdict=verdict, reasons=tuple(reasons), **msgspec.structs.asdict(found))
 
 
-def _reasons(found: NodeStatus) -> Iterator[VerdictReason]:
+def _find_reasons(found: NodeStatus) -> Iterator[Reason]:
     """Yield the reasons why a node is not OK."""
     if found.other_installer is not None:
         what = f"another installer is at work on this node: {found.other_installer}"
         harmed = found.toolkit is not None and (found.toolkit.missing or found.toolkit.damaged)
-        yield VerdictReason(
-            NodeVerdict.BROKEN if harmed else NodeVerdict.DEGRADED,
+        yield Reason(
+            Verdict.BROKEN if harmed else Verdict.DEGRADED,
             what,
             f"{_ONE_OF_THEM}`{_repair_command(found)}` puts ours right",
         )
     if found.running_state is ProcessState.STOPPED:
         what = f"the running instance (PID {found.running_pid}) is stopped (SIGSTOP): it looks after nothing"
-        yield VerdictReason(NodeVerdict.DEGRADED, what, f"`kill -CONT {found.running_pid}` lets it go on")
+        yield Reason(Verdict.DEGRADED, what, f"`kill -CONT {found.running_pid}` lets it go on")
     if found.pending_reload is not None:
         waits = found.pending_reload
         what = f"a reload of {', '.join(waits.engines)} is pending since {waits.since}: {waits.reason}"
-        yield VerdictReason(NodeVerdict.DEGRADED, what, _WAITS)
+        yield Reason(Verdict.DEGRADED, what, _WAITS)
     if found.last_run is not None and is_failure_relevant(found):
         what = f"the last `{found.last_run.command}` failed at {found.last_run.ended}: {format_failure(found.last_run)}"
-        yield VerdictReason(NodeVerdict.DEGRADED, what, found.last_run.remedy or _AGAIN)
+        yield Reason(Verdict.DEGRADED, what, found.last_run.remedy or _AGAIN)
     if found.state == ABSENT:
-        yield from _not_installed(found)
+        yield from _judge_absent(found)
     elif found.state != INSTALLED:
-        yield _half_way(found)
+        yield _judge_half_done(found)
     else:
-        yield from _installed(found)
+        yield from _judge_installed(found)
 
 
-def _failure(found: NodeStatus) -> Iterator[VerdictReason]:
+def _find_failed_inspection(found: NodeStatus) -> Iterator[Reason]:
     """Yield a reason if the running instance's last inspection failed."""
     if found.last_look is not None and found.last_look.failure:
         what = f"the running instance could not do its work at {found.last_look.at}: {found.last_look.failure}"
-        yield VerdictReason(
-            NodeVerdict.DEGRADED, what, f"`{_repair_command(found)}` has it try again; its log says more"
-        )
+        yield Reason(Verdict.DEGRADED, what, f"`{_repair_command(found)}` has it try again; its log says more")
 
 
 def _repair_command(found: NodeStatus) -> str:
@@ -332,7 +330,7 @@ def _adapt_remedy(found: NodeStatus, remedy: str) -> str:
     return remedy.replace("`toolkit-installer refresh`", f"`{_repair_command(found)}`")
 
 
-def _repair(found: NodeStatus) -> str:
+def _format_repair(found: NodeStatus) -> str:
     return f"`{_repair_command(found)}` puts it right"
 
 
@@ -366,7 +364,7 @@ def _is_cause_gone(found: NodeStatus, exit_code: int | None, file: str | None) -
         return False
     managed = {file.path for engine in found.engines for file in engine.files}
     seen = exit_code == ExitCode.BAD_CONFIGURATION and file in managed
-    return (seen or exit_code == ExitCode.ENGINE_DOWN) and next(_installed(found), None) is None
+    return (seen or exit_code == ExitCode.ENGINE_DOWN) and next(_judge_installed(found), None) is None
 
 
 def format_failure(ended: LastRun) -> str:
@@ -375,58 +373,54 @@ def format_failure(ended: LastRun) -> str:
     return f"{place}: {ended.reason}" if place else ended.reason
 
 
-def _not_installed(found: NodeStatus) -> Iterator[VerdictReason]:
+def _judge_absent(found: NodeStatus) -> Iterator[Reason]:
     if found.receipt_gone:
         receipt = found.looked_in.receipt
         what = f"{receipt} is gone, the record of what PID {found.running_pid} has installed: it cannot be reverted"
-        yield VerdictReason(NodeVerdict.DEGRADED, what, f"`{_repair_command(found)}` rebuilds it")
+        yield Reason(Verdict.DEGRADED, what, f"`{_repair_command(found)}` rebuilds it")
         return
     if found.has_gpu is False or found.pending_reload is not None:
         return
     if found.running_pid is not None:
         what = f"nothing is installed, although an instance runs (PID {found.running_pid})"
-        yield VerdictReason(NodeVerdict.DEGRADED, what, _LOOK_AT_LOG)
+        yield Reason(Verdict.DEGRADED, what, _LOOK_AT_LOG)
     else:
         gpu = "the node has a GPU, and nothing" if found.has_gpu else "nothing"
-        yield VerdictReason(NodeVerdict.DEGRADED, f"{gpu} is installed", _INSTALL)
+        yield Reason(Verdict.DEGRADED, f"{gpu} is installed", _INSTALL)
 
 
-def _half_way(found: NodeStatus) -> VerdictReason:
+def _judge_half_done(found: NodeStatus) -> Reason:
     doing = "changed" if found.state == "applying" else "reverted"
     if found.running_pid is not None:
-        return VerdictReason(
-            NodeVerdict.DEGRADED, f"PID {found.running_pid} has the node {doing} right now", "ask again later"
-        )
+        return Reason(Verdict.DEGRADED, f"PID {found.running_pid} has the node {doing} right now", "ask again later")
     what = f"a run was killed, or failed, while the node was {doing}"
-    return VerdictReason(NodeVerdict.BROKEN, what, "`toolkit-installer run` finishes the work, `uninstall` reverts it")
+    return Reason(Verdict.BROKEN, what, "`toolkit-installer run` finishes the work, `uninstall` reverts it")
 
 
-def _installed(found: NodeStatus) -> Iterator[VerdictReason]:
+def _judge_installed(found: NodeStatus) -> Iterator[Reason]:
     if found.killed_pid is not None and found.running_pid is None:
         what = f"the instance that waited here (PID {found.killed_pid}) was killed, and the node stays configured"
-        yield VerdictReason(
-            NodeVerdict.DEGRADED, what, "start it again, or `toolkit-installer uninstall` to revert the node"
-        )
+        yield Reason(Verdict.DEGRADED, what, "start it again, or `toolkit-installer uninstall` to revert the node")
     if found.toolkit is not None:
         if found.toolkit.missing:
             missing = ", ".join(found.toolkit.missing)
-            yield VerdictReason(
-                NodeVerdict.BROKEN, f"files are missing in {found.toolkit.folder}: {missing}", _repair(found)
+            yield Reason(
+                Verdict.BROKEN, f"files are missing in {found.toolkit.folder}: {missing}", _format_repair(found)
             )
         for words, certain in group_damage(found.toolkit.damaged):
-            verdict = NodeVerdict.BROKEN if certain else NodeVerdict.DEGRADED
-            yield VerdictReason(verdict, f"{found.toolkit.folder}/{words}", _repair(found))
+            verdict = Verdict.BROKEN if certain else Verdict.DEGRADED
+            yield Reason(verdict, f"{found.toolkit.folder}/{words}", _format_repair(found))
     for engine in found.engines:
-        yield from _engine(found, engine)
+        yield from _judge_engine(found, engine)
     if found.method is not None and found.method.no_runtime is not None:
-        yield VerdictReason(NodeVerdict.BROKEN, found.method.no_runtime, _FIND_RUNTIME)
+        yield Reason(Verdict.BROKEN, found.method.no_runtime, _FIND_RUNTIME)
     if found.plugin is not None and not found.plugin.connected:
         what = f"the NRI plugin is not connected, so containers get no devices from it: {found.plugin.reason}"
-        yield VerdictReason(NodeVerdict.BROKEN, what, _CONNECTS)
+        yield Reason(Verdict.BROKEN, what, _CONNECTS)
     for specification in found.specifications:
         if specification.state != AS_WRITTEN:
-            yield VerdictReason(NodeVerdict.DEGRADED, f"{specification.path}: {specification.state}", _repair(found))
-    yield from _driver(found)
+            yield Reason(Verdict.DEGRADED, f"{specification.path}: {specification.state}", _format_repair(found))
+    yield from _judge_driver(found)
 
 
 def group_damage(damaged: Iterable[Damage]) -> Iterator[tuple[str, bool]]:
@@ -438,88 +432,86 @@ def group_damage(damaged: Iterable[Damage]) -> Iterator[tuple[str, bool]]:
         yield f"{each[0] if len(each) == 1 else '{' + ','.join(each) + '}'}: {what}", certain
 
 
-def _driver(found: NodeStatus) -> Iterator[VerdictReason]:
+def _judge_driver(found: NodeStatus) -> Iterator[Reason]:
     driver = found.driver
     if driver is None:
         return
-    verdict = NodeVerdict.BROKEN if found.has_gpu else NodeVerdict.DEGRADED
+    verdict = Verdict.BROKEN if found.has_gpu else Verdict.DEGRADED
     if not driver.usable:
         why = "; ".join(driver.wrong)
         what = "nvidia-smi hangs, so the driver or a GPU does" if driver.hangs else "no driver is usable"
         remedy = _GPU_HANGS if driver.hangs else _NO_DRIVER if driver.absent else _DRIVER_FAILS
-        yield VerdictReason(verdict, f"{what}: {why}", remedy)
+        yield Reason(verdict, f"{what}: {why}", remedy)
     elif driver.meant_for is not None and driver.meant_for != driver.root:
         what = f"the usable driver is in {driver.root}, and the toolkit takes it from {driver.meant_for}"
-        yield VerdictReason(verdict, what, "start `run` again, with --driver-root auto or the right one")
+        yield Reason(verdict, what, "start `run` again, with --driver-root auto or the right one")
 
 
-def _engine(found: NodeStatus, engine: EngineHealth) -> Iterator[VerdictReason]:
+def _judge_engine(found: NodeStatus, engine: EngineHealth) -> Iterator[Reason]:
     for fault in engine.faults:
         if fault.stops:
-            starts = "" if engine.live.answers else f", then `systemctl restart {_unit(engine)}`"
+            starts = "" if engine.live.answers else f", then `systemctl restart {_name_unit(engine)}`"
             why = f"; {engine.name} cannot start with it" if fault.path is not None else ""
             remedy = f"{_adapt_remedy(found, fault.remedy)}{starts}"
-            yield VerdictReason(NodeVerdict.BROKEN, f"{engine.name}: {fault.what}{why}", remedy)
+            yield Reason(Verdict.BROKEN, f"{engine.name}: {fault.what}{why}", remedy)
     detail = "; ".join(engine.live.detail)
     # a run refuses a file that cannot be parsed, so it restores nothing there
     faulty = {fault.path for fault in engine.faults if fault.stops}
     changed = [file for file in engine.files if file.state != AS_WRITTEN and file.path not in faulty]
     if not engine.live.answers:
-        yield _silent(engine, detail)
+        yield _judge_silent_engine(engine, detail)
     elif engine.live.reads is not None:
         files = ", ".join(file.path for file in engine.files)
         what = f"the running {engine.name} (PID {engine.live.pid}) reads {engine.live.reads}, and not {files}"
         remedy = f"start it with its former configuration, or start `run` again, with --config for {engine.live.reads}"
-        yield VerdictReason(NodeVerdict.BROKEN, what, remedy)
+        yield Reason(Verdict.BROKEN, what, remedy)
     elif not engine.live.served and changed:
         # the engine reads the changed file, so a restart does not help
-        yield VerdictReason(
-            NodeVerdict.BROKEN, f"{engine.name}: {detail}; {'; '.join(map(_change, changed))}", _restore_hint(found)
+        yield Reason(
+            Verdict.BROKEN,
+            f"{engine.name}: {detail}; {'; '.join(map(_describe_change, changed))}",
+            _restore_hint(found),
         )
     elif not engine.live.served:
         what = f"{engine.name} does not serve what its files say: {detail}"
-        yield VerdictReason(
-            NodeVerdict.BROKEN, what, "it has to take its configuration over: restart it, or start `run` again"
-        )
+        yield Reason(Verdict.BROKEN, what, "it has to take its configuration over: restart it, or start `run` again")
     for fault in engine.faults:
         if not fault.stops:
-            yield VerdictReason(
-                NodeVerdict.DEGRADED, f"{engine.name}: {fault.what}", _adapt_remedy(found, fault.remedy)
-            )
+            yield Reason(Verdict.DEGRADED, f"{engine.name}: {fault.what}", _adapt_remedy(found, fault.remedy))
     if engine.live.served is not False or engine.live.reads is not None:
-        yield from (VerdictReason(NodeVerdict.DEGRADED, _change(file), _restore_hint(found)) for file in changed)
+        yield from (Reason(Verdict.DEGRADED, _describe_change(file), _restore_hint(found)) for file in changed)
 
 
-def _change(file: FileHealth) -> str:
+def _describe_change(file: FileHealth) -> str:
     """Return the description of a file that was changed by others."""
     return f"{file.path}: {file.state}{': ' if file.lost else ''}{', '.join(file.lost)}"
 
 
-def _unit(engine: EngineHealth) -> str:
+def _name_unit(engine: EngineHealth) -> str:
     return engine.name if engine.silent is None or engine.silent.unit is None else engine.silent.unit
 
 
-def _silent(engine: EngineHealth, detail: str) -> VerdictReason:
+def _judge_silent_engine(engine: EngineHealth, detail: str) -> Reason:
     """Return why an engine does not answer, and the command that starts it."""
     seen = engine.silent
     if seen is None:
-        return VerdictReason(NodeVerdict.BROKEN, f"{engine.name} on {engine.socket}: {detail}", _START_IT)
-    unit = _unit(engine)
+        return Reason(Verdict.BROKEN, f"{engine.name} on {engine.socket}: {detail}", _START_IT)
+    unit = _name_unit(engine)
     if seen.process is ProcessState.STOPPED:
         what = f"{engine.name} (PID {seen.pid}) is stopped (SIGSTOP): it answers nobody"
-        return VerdictReason(NodeVerdict.BROKEN, what, f"`kill -CONT {seen.pid}` lets it go on")
+        return Reason(Verdict.BROKEN, what, f"`kill -CONT {seen.pid}` lets it go on")
     if seen.process is not None:
         hangs = " and hangs in the kernel" if seen.process is ProcessState.IN_KERNEL else ""
         what = f"{engine.name} (PID {seen.pid}) runs{hangs} and does not answer on {engine.socket}: {detail}"
-        return VerdictReason(
-            NodeVerdict.BROKEN, what, f"`journalctl -u {unit}` is its log; `systemctl restart {unit}` ends a hang"
+        return Reason(
+            Verdict.BROKEN, what, f"`journalctl -u {unit}` is its log; `systemctl restart {unit}` ends a hang"
         )
     if seen.unit is None or seen.unit_state is None or seen.pid is not None:
-        return VerdictReason(NodeVerdict.BROKEN, f"{engine.name} on {engine.socket}: {detail}", _START_IT)
+        return Reason(Verdict.BROKEN, f"{engine.name} on {engine.socket}: {detail}", _START_IT)
     log = f"; its log says: {' | '.join(seen.log)}" if seen.log else ""
     result = f" ({seen.result})" if seen.result is not None else ""
     what = f"{engine.name} does not run: {unit} {_STATES.get(seen.unit_state, f'is {seen.unit_state}')}{result}{log}"
-    return VerdictReason(NodeVerdict.BROKEN, what, _STARTS.get(seen.unit_state, _LOG_AND_START).format(unit=unit))
+    return Reason(Verdict.BROKEN, what, _STARTS.get(seen.unit_state, _LOG_AND_START).format(unit=unit))
 
 
 _STATES = {

@@ -96,7 +96,7 @@ class BundleTexts:
         if text is not None:
             self.texts[name] = (part, text)
 
-    def finished(self) -> dict[str, str]:
+    def mask_texts(self) -> dict[str, str]:
         """Return all texts with secrets masked, and a list of the missing ones."""
         if self.missing:
             self.texts["missing.txt"] = (
@@ -118,30 +118,32 @@ def explain_blocked_queries(node: Node, settings: Settings, receipt: Receipt | N
     return f"the engine on {', '.join(stopped)} does not run, and systemd would start it for whoever asks it"
 
 
-def collect_parts(node: Node, settings: Settings, store: ReceiptStore, gathering: BundleTexts) -> None:
-    """Add all parts to `gathering` that need only the node."""
+def collect_parts(node: Node, settings: Settings, store: ReceiptStore, bundle: BundleTexts) -> None:
+    """Add all parts to `bundle` that need only the node."""
     receipt: Receipt | None = None
     try:
         receipt = trust.load(node, store)
     except InstallerError as error:
-        gathering.missing["receipt.txt"] = str(error)
-    gathering.add("about.json", TextKind.OWN, lambda: _json(_about(node)))
-    gathering.add(
+        bundle.missing["receipt.txt"] = str(error)
+    bundle.add("about.json", TextKind.OWN, lambda: _format_json(_collect_versions(node)))
+    bundle.add(
         "kernel.txt",
         TextKind.WORDS,
         lambda: "".join(f"=== {name}\n{text}\n" for name, text in machine.collect_facts().items()),
     )
-    gathering.add("receipt.txt", TextKind.OWN, lambda: _json(_receipt(receipt)) if receipt is not None else None)
+    bundle.add(
+        "receipt.txt", TextKind.OWN, lambda: _format_json(_mask_receipt(receipt)) if receipt is not None else None
+    )
     folder = receipt.toolkit_folder if receipt is not None else settings.toolkit.folder
-    gathering.add("toolkit/files.txt", TextKind.OWN, lambda: _listing(node, folder))
-    gathering.add("toolkit/config.toml", TextKind.FILE, partial(_file, node, f"{folder}/{wrappers.CONFIG_NAME}"))
-    units = _engines(node, settings, store, receipt, gathering)
+    bundle.add("toolkit/files.txt", TextKind.OWN, lambda: _list_folder(node, folder))
+    bundle.add("toolkit/config.toml", TextKind.FILE, partial(_read_file, node, f"{folder}/{wrappers.CONFIG_NAME}"))
+    units = _collect_engines(node, settings, store, receipt, bundle)
     for unit in dict.fromkeys([*units, _KUBELET_UNIT, _OWN_UNIT]):
-        gathering.add(f"journal/{unit}.txt", TextKind.WORDS, partial(node.services.log, unit, LOG_LINES))
+        bundle.add(f"journal/{unit}.txt", TextKind.WORDS, partial(node.services.log, unit, LOG_LINES))
 
 
-def _engines(
-    node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt | None, gathering: BundleTexts
+def _collect_engines(
+    node: Node, settings: Settings, store: ReceiptStore, receipt: Receipt | None, bundle: BundleTexts
 ) -> list[str]:
     """Add each engine's answer and files; return the units that may run them."""
     targets: tuple[EngineTarget, ...] = ()
@@ -150,37 +152,39 @@ def _engines(
         recorded = [each.name for each in receipt.asked()] if receipt is not None else []
         targets = decide.detect_engines(node, settings, recorded=recorded) if stopped is None else ()
     except ConfigurationError as error:
-        gathering.missing["engines"] = str(error)
+        bundle.missing["engines"] = str(error)
     if stopped is not None:
-        gathering.missing["engines"] = stopped
+        bundle.missing["engines"] = stopped
     units = [unit for name in registry.names() for unit in registry.find_usual_distribution(name).units]
     for target in targets:
         units += target.distribution.units if target.distribution is not None else ()
         try:
             inspection = get_adapter(target.name).inspect(node, target)
         except InstallerError as error:
-            gathering.missing[f"engines/{target.name}"] = str(error)
+            bundle.missing[f"engines/{target.name}"] = str(error)
             continue
         units += [unit for unit in [inspection.process.unit if inspection.process is not None else None] if unit]
-        _inspected(f"engines/{target.name}", inspection, gathering)
+        _add_inspection(f"engines/{target.name}", inspection, bundle)
     for record in receipt.engines if receipt is not None else ():
         for file in record.files:
             place = f"engines/{record.name}"
-            gathering.add(f"{place}/files{file.path}", TextKind.FILE, partial(_file, node, file.path))
-            gathering.add(f"{place}/since-before{file.path}.diff", TextKind.OWN, partial(_change, node, store, file))
+            bundle.add(f"{place}/files{file.path}", TextKind.FILE, partial(_read_file, node, file.path))
+            bundle.add(
+                f"{place}/since-before{file.path}.diff", TextKind.OWN, partial(_diff_original, node, store, file)
+            )
     return units
 
 
-def _inspected(place: str, inspection: Inspection, gathering: BundleTexts) -> None:
+def _add_inspection(place: str, inspection: Inspection, bundle: BundleTexts) -> None:
     """Add an engine's answer and its files, including imported ones."""
-    answer = _live(inspection.live) if inspection.live is not None else {"silent": inspection.silence}
-    gathering.add(f"{place}/answer.json", TextKind.OWN, lambda: _json({"socket": inspection.socket, **answer}))
+    answer = _describe_live(inspection.live) if inspection.live is not None else {"silent": inspection.silence}
+    bundle.add(f"{place}/answer.json", TextKind.OWN, lambda: _format_json({"socket": inspection.socket, **answer}))
     files = [(file.path, file.content) for file in inspection.files]
     for path, content in [*files, *inspection.imported]:
-        gathering.add(f"{place}/files{path}", TextKind.FILE, partial(_text, content))
+        bundle.add(f"{place}/files{path}", TextKind.FILE, partial(_decode_text, content))
 
 
-def _live(live: LiveState) -> dict[str, Any]:
+def _describe_live(live: LiveState) -> dict[str, Any]:
     process = live.process
     return {
         "version": live.version,
@@ -191,13 +195,13 @@ def _live(live: LiveState) -> dict[str, Any]:
     }
 
 
-def _change(node: Node, store: ReceiptStore, file: FileRecord) -> str | None:
+def _diff_original(node: Node, store: ReceiptStore, file: FileRecord) -> str | None:
     """Return the difference between a file and its version before the installation."""
     before = store.original(file.before) if file.before is not None else None
     return diff.format_diff(file.path, before, node.files.content(file.path)) or None
 
 
-def _about(node: Node) -> dict[str, Any]:
+def _collect_versions(node: Node) -> dict[str, Any]:
     release = node.files.content("/etc/os-release") or node.files.content("/usr/lib/os-release")
     return {
         "toolkit-installer": versions.own_version(),
@@ -205,22 +209,24 @@ def _about(node: Node) -> dict[str, Any]:
         "python": sys.version,
         "made": machine.text(machine.now()),
         "node root": node.root.folder,
-        "os-release": (_text(release) or "").splitlines(),
+        "os-release": (_decode_text(release) or "").splitlines(),
     }
 
 
-def _receipt(receipt: Receipt) -> object:
-    return _without(json.loads(schema.encode(receipt)), _SECRET_FIELDS)
+def _mask_receipt(receipt: Receipt) -> object:
+    return _omit_fields(json.loads(schema.encode(receipt)), _SECRET_FIELDS)
 
 
-def _without(value: Any, names: Iterable[str]) -> Any:
+def _omit_fields(value: Any, names: Iterable[str]) -> Any:
     """Return a JSON value in which the values of these names are left out."""
     if isinstance(value, dict):
-        return {key: "(left out)" if key in names and item else _without(item, names) for key, item in value.items()}
-    return [_without(item, names) for item in value] if isinstance(value, list) else value
+        return {
+            key: "(left out)" if key in names and item else _omit_fields(item, names) for key, item in value.items()
+        }
+    return [_omit_fields(item, names) for item in value] if isinstance(value, list) else value
 
 
-def _listing(node: Node, folder: str) -> str | None:
+def _list_folder(node: Node, folder: str) -> str | None:
     """Return one line for each file of the folder: mode, owner, size, time and name."""
     lines = []
     for name in sorted(node.files.list(folder)):
@@ -231,15 +237,15 @@ def _listing(node: Node, folder: str) -> str | None:
     return "".join(lines) if lines else None
 
 
-def _file(node: Node, path: str) -> str | None:
-    return _text(node.files.content(path))
+def _read_file(node: Node, path: str) -> str | None:
+    return _decode_text(node.files.content(path))
 
 
-def _text(content: bytes | None) -> str | None:
+def _decode_text(content: bytes | None) -> str | None:
     return None if content is None else content.decode(errors="backslashreplace")
 
 
-def _json(value: object) -> str:
+def _format_json(value: object) -> str:
     return f"{json.dumps(value, indent=2)}\n"
 
 
@@ -256,7 +262,7 @@ def truncate_text(text: str) -> str:
     return text if len(text) <= LONGEST else _CUT + text[-LONGEST:]
 
 
-def archive(texts: Mapping[str, str], when: float) -> bytes:
+def pack_archive(texts: Mapping[str, str], when: float) -> bytes:
     """Return a tar.gz of files with these names and texts; `when` is their time, in seconds since 1970.
 
     The same texts and time make the same bytes.

@@ -10,7 +10,7 @@ import pytest
 from toolkit_installer.cli.replay import lines
 from toolkit_installer.cli.show_plan import Planned, PlannedEngine, PlannedFile, PlannedMethod
 from toolkit_installer.fleet.forecast import Fleet, Impact, Outcome, OutcomeGroup, Refusal
-from toolkit_installer.reporting.diagnosis_form import Illness, IllnessFinding
+from toolkit_installer.reporting.diagnosis_form import Finding, Illness
 
 ENGINE = PlannedEngine("containerd", (), (PlannedFile("/etc/a", "+x"),), "systemd", "containerd.service", "why", None)
 PLANNED = Planned(
@@ -79,7 +79,7 @@ def test_damaged_captures_are_one_group_though_each_reason_names_its_file() -> N
 
 
 def test_illnesses_are_counted_by_nodes_also_of_those_that_refuse() -> None:
-    missing = IllnessFinding(Illness.NO_RUNTIME, "/etc/a", 3, "what", "causes", "remedy")
+    missing = Finding(Illness.NO_RUNTIME, "/etc/a", 3, "what", "causes", "remedy")
     left = msgspec.structs.replace(missing, illness=Illness.LEFTOVER)
     fleet = Fleet()
     fleet.add(msgspec.structs.replace(outcome("a"), illnesses=(missing, missing)))

@@ -19,17 +19,17 @@ from toolkit_installer.reporting.diagnosis_form import (
     TITLES,
     Diagnosis,
     EngineSeen,
+    Finding,
     Host,
     Illness,
-    IllnessFinding,
     KubeletSeen,
     NodeFacts,
     ProgramSeen,
     ReadFile,
     SpecificationSeen,
     Topic,
-    host_of,
-    remedy,
+    choose_remedy,
+    find_host,
 )
 from toolkit_installer.settings import EngineName, Program
 
@@ -95,7 +95,7 @@ class MadeNode:
             assert finding.remedy
         return found
 
-    def only(self, illness: Illness, **options: str) -> IllnessFinding:
+    def only(self, illness: Illness, **options: str) -> Finding:
         """Return the one finding of an illness; others may be there."""
         (found,) = (each for each in self.diagnosed(**options).findings if each.illness is illness)
         return found
@@ -295,12 +295,12 @@ def test_programs_of_a_toolkit_for_another_libc_are_one_finding(node: MadeNode) 
     ],
 )
 def test_the_loader_of_a_program(head: bytes, loader: str | None) -> None:
-    assert diagnosis.loader_of(head) == loader
+    assert diagnosis.parse_loader(head) == loader
 
 
 def test_the_loader_of_a_real_program_is_there() -> None:
     with open("/bin/sleep", "rb") as file:
-        loader = diagnosis.loader_of(file.read(4096))
+        loader = diagnosis.parse_loader(file.read(4096))
     assert loader is not None
     assert os.path.exists(loader)
 
@@ -516,17 +516,17 @@ def test_a_specification_that_the_running_engine_does_not_read(
     ],
 )
 def test_who_declares_a_node(os_release: str, signs: tuple[str, ...], distribution: str, host: Host) -> None:
-    assert host_of(os_release, signs, distribution) is host
+    assert find_host(os_release, signs, distribution) is host
 
 
 @pytest.mark.parametrize("topic", list(Topic))
 @pytest.mark.parametrize("engine", [EngineName.DOCKER, EngineName.CONTAINERD, EngineName.CRIO])
 def test_each_remedy_is_in_the_language_of_the_host(topic: Topic, engine: EngineName) -> None:
-    assert remedy(Host.PLAIN, topic, engine, "edit it") == "edit it"
-    assert "nixos-rebuild switch" in remedy(Host.NIXOS, topic, engine, "edit it")
-    assert "talosctl" in remedy(Host.TALOS, topic, engine, "edit it")
+    assert choose_remedy(Host.PLAIN, topic, engine, "edit it") == "edit it"
+    assert "nixos-rebuild switch" in choose_remedy(Host.NIXOS, topic, engine, "edit it")
+    assert "talosctl" in choose_remedy(Host.TALOS, topic, engine, "edit it")
     for host in Host:
-        assert remedy(host, topic, engine, "edit it")
+        assert choose_remedy(host, topic, engine, "edit it")
 
 
 def test_a_remedy_for_nixos_is_no_edit_of_the_file(node: MadeNode) -> None:

@@ -145,7 +145,7 @@ def test_an_answer_that_does_not_fit_at_once_goes_on_when_it_is_read(
 ) -> None:
     monkeypatch.setattr(metrics_server, "_SECONDS", 600.0)  # a busy machine takes longer than a connection may last
     large = b"#" * (1 << 24)
-    asked.endpoint.told.metrics = large
+    asked.endpoint.status.metrics = large
     client = asked.connect(b"GET /metrics HTTP/1.1\r\n\r\n")
     assert parsed(asked.all_of(client))[2] == large
 
@@ -161,7 +161,7 @@ def test_a_thousand_that_say_nothing_keep_nobody_out(asked: Asked) -> None:
         assert parsed(client.recv(1 << 16))[2] == b"ok\n"
         assert len(asked.endpoint._open) <= metrics_server._OPEN
         asked.say(b"1", b"Serving: all")
-        assert asked.endpoint.told.ready
+        assert asked.endpoint.status.ready
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
@@ -192,7 +192,7 @@ def test_whoever_goes_away_is_forgotten(asked: Asked) -> None:
     asked.connect(b"GET /met").close()
     while asked.endpoint._open:
         assert asked.endpoint.step()
-    asked.endpoint.told.metrics = b"#" * (1 << 22)
+    asked.endpoint.status.metrics = b"#" * (1 << 22)
     asked.connect(b"GET /metrics HTTP/1.1\r\n\r\n").close()
     while asked.endpoint._open:
         assert asked.endpoint.step()
@@ -242,7 +242,7 @@ def test_a_machine_without_descriptors_keeps_whoever_connects_waiting(
 @given(request_=st.binary(max_size=2 * metrics_server._HEAD))
 def test_every_request_has_an_answer_of_which_the_length_is_told(request_: bytes) -> None:
     told = ServedStatus()
-    told.take(b"1\0why\0" + METRICS)
+    told.store(b"1\0why\0" + METRICS)
     status, head, body = parsed(respond(request_, told))
     assert status[:3] in {"200", "404", "405", "431"}
     assert int(head["Content-Length"]) == len(body) or (not body and request_.startswith(b"HEAD"))

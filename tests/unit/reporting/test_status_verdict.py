@@ -23,17 +23,17 @@ from toolkit_installer.reporting.status_verdict import (
     FileFault,
     FileHealth,
     Health,
-    InspectedPlaces,
     LastLook,
     LiveHealth,
     MethodHealth,
     NodeStatus,
-    NodeVerdict,
     PendingReload,
+    Places,
     PluginHealth,
     ProcessState,
     SilentEngine,
     ToolkitHealth,
+    Verdict,
 )
 
 ROOT = pathlib.Path(__file__).parents[3]
@@ -52,7 +52,7 @@ ENGINE = EngineHealth(
 )
 WHOLE = NodeStatus(
     version="1.2.3",
-    looked_in=InspectedPlaces("/host", "/usr/local/nvidia/.toolkit-installer/receipt.json", "/run/nvidia/toolkit.pid"),
+    looked_in=Places("/host", "/usr/local/nvidia/.toolkit-installer/receipt.json", "/run/nvidia/toolkit.pid"),
     installed=True,
     state="installed",
     changed="2026-11-22T23:59:59Z",
@@ -179,200 +179,200 @@ def silent(why: SilentEngine, *faults: FileFault) -> tuple[EngineHealth, ...]:
 CASES = {
     "one-handler-without-devices": (
         but(method=msgspec.structs.replace(GIVEN, not_by={"nvidia-cdi": NO_SPECIFICATION})),
-        NodeVerdict.OK,
+        Verdict.OK,
         "",
     ),
     "low-level-runtime-gone": (
         but(method=msgspec.structs.replace(GIVEN, met=False, against=(NO_RUNTIME,), no_runtime=NO_RUNTIME)),
-        NodeVerdict.BROKEN,
+        Verdict.BROKEN,
         "/usr/bin/runc",
     ),
     "another-installer": (
         but(running_pid=None, last_look=None, other_installer="nvidia-ctk-installer (PID 7)"),
-        NodeVerdict.DEGRADED,
+        Verdict.DEGRADED,
         "nvidia-ctk-installer (PID 7)",
     ),
-    "toolkit-alone": (but(engines=()), NodeVerdict.OK, ""),
-    "whole": (WHOLE, NodeVerdict.OK, ""),
-    "stopped-on-purpose": (but(running_pid=None, last_look=None), NodeVerdict.OK, ""),
-    "bare-without-gpu": (but(BARE, has_gpu=False, gpus=("none is seen",), driver=None), NodeVerdict.OK, ""),
-    "bare-with-gpu": (BARE, NodeVerdict.DEGRADED, "the node has a GPU, and nothing is installed"),
-    "bare-gpu-unknown": (but(BARE, has_gpu=None), NodeVerdict.DEGRADED, "nothing is installed"),
-    "waiting-without-install": (but(BARE, running_pid=7), NodeVerdict.DEGRADED, "an instance runs (PID 7)"),
+    "toolkit-alone": (but(engines=()), Verdict.OK, ""),
+    "whole": (WHOLE, Verdict.OK, ""),
+    "stopped-on-purpose": (but(running_pid=None, last_look=None), Verdict.OK, ""),
+    "bare-without-gpu": (but(BARE, has_gpu=False, gpus=("none is seen",), driver=None), Verdict.OK, ""),
+    "bare-with-gpu": (BARE, Verdict.DEGRADED, "the node has a GPU, and nothing is installed"),
+    "bare-gpu-unknown": (but(BARE, has_gpu=None), Verdict.DEGRADED, "nothing is installed"),
+    "waiting-without-install": (but(BARE, running_pid=7), Verdict.DEGRADED, "an instance runs (PID 7)"),
     "failed-again": (
         but(last_look=FAILED, engines=engine(state="changed by somebody else")),
-        NodeVerdict.DEGRADED,
+        Verdict.DEGRADED,
         "could not do its work at 2026-11-23T06:12:04Z: /etc/docker/daemon.json:3: not JSON",
     ),
     "failed-on-a-bare-node": (
         but(BARE, running_pid=7, last_look=FAILED),
-        NodeVerdict.DEGRADED,
+        Verdict.DEGRADED,
         "could not do its work at 2026-11-23T06:12:04Z: /etc/docker/daemon.json:3: not JSON",
     ),
-    "failed-and-mended": (but(last_look=FAILED), NodeVerdict.OK, ""),
+    "failed-and-mended": (but(last_look=FAILED), Verdict.OK, ""),
     "failed-at-what-is-not-seen": (
         but(last_look=LastLook("2026-11-23T06:12:04Z", "/usr/bin: no payload", 3, "/usr/bin")),
-        NodeVerdict.DEGRADED,
+        Verdict.DEGRADED,
         "could not do its work at 2026-11-23T06:12:04Z: /usr/bin: no payload",
     ),
     "instance-stopped": (
         but(running_state=ProcessState.STOPPED),
-        NodeVerdict.DEGRADED,
+        Verdict.DEGRADED,
         "the running instance (PID 3035) is stopped (SIGSTOP)",
     ),
     "receipt-gone": (
         but(BARE, running_pid=3035, refresh=WHOLE.refresh, receipt_gone=True),
-        NodeVerdict.DEGRADED,
+        Verdict.DEGRADED,
         "/usr/local/nvidia/.toolkit-installer/receipt.json is gone, the record of what PID 3035 has installed",
     ),
     "receipt-gone-without-gpu": (
         but(BARE, running_pid=3035, refresh=WHOLE.refresh, receipt_gone=True, has_gpu=False, driver=None),
-        NodeVerdict.DEGRADED,
+        Verdict.DEGRADED,
         "receipt.json is gone",
     ),
     "another-installer-amid": (
         but(other_installer="nvidia-ctk-installer (PID 7)", toolkit=toolkit(missing=("nvidia-ctk",))),
-        NodeVerdict.BROKEN,
+        Verdict.BROKEN,
         "another installer is at work on this node: nvidia-ctk-installer (PID 7) files are missing",
     ),
     "file-broken": (
         but(
             engines=broken(BROKEN_FILE, files=(FileHealth("/etc/containerd/config.toml", "changed by somebody else"),))
         ),
-        NodeVerdict.BROKEN,
+        Verdict.BROKEN,
         "containerd: /etc/containerd/config.toml:41: not valid TOML: Invalid value (column 8)",
     ),
-    "file-unread": (but(engines=broken(UNREAD_FILE)), NodeVerdict.DEGRADED, "is of version 2"),
+    "file-unread": (but(engines=broken(UNREAD_FILE)), Verdict.DEGRADED, "is of version 2"),
     "handler-gone": (
         but(engines=engine(files=LOST)),
-        NodeVerdict.DEGRADED,
+        Verdict.DEGRADED,
         "/etc/containerd/config.toml: changed by somebody else: the handler nvidia is gone",
     ),
     "handler-gone-and-read": (
         but(engines=engine(UNSERVED, files=LOST)),
-        NodeVerdict.BROKEN,
+        Verdict.BROKEN,
         "it does not list the handler nvidia; /etc/containerd/config.toml: changed by somebody else: the handler",
     ),
     "engine-masked": (
         but(engines=silent(SilentEngine(None, None, UNIT, "masked", None))),
-        NodeVerdict.BROKEN,
+        Verdict.BROKEN,
         "containerd does not run: containerd.service is masked, so that nothing starts it",
     ),
     "engine-inactive": (
         but(engines=silent(SilentEngine(None, None, UNIT, "inactive", None))),
-        NodeVerdict.BROKEN,
+        Verdict.BROKEN,
         "containerd does not run: containerd.service is inactive: it was stopped",
     ),
     "engine-failed": (
         but(engines=silent(SilentEngine(None, None, UNIT, "failed", "exit-code", ("the disk is gone",)), BROKEN_FILE)),
-        NodeVerdict.BROKEN,
+        Verdict.BROKEN,
         "containerd does not run: containerd.service has failed (exit-code); its log says: the disk is gone",
     ),
     "engine-stopped": (
         but(engines=silent(SilentEngine(812, ProcessState.STOPPED, UNIT, "active", None))),
-        NodeVerdict.BROKEN,
+        Verdict.BROKEN,
         "containerd (PID 812) is stopped (SIGSTOP): it answers nobody",
     ),
     "engine-hangs": (
         but(engines=silent(SilentEngine(812, ProcessState.IN_KERNEL, UNIT, "active", None))),
-        NodeVerdict.BROKEN,
+        Verdict.BROKEN,
         "containerd (PID 812) runs and hangs in the kernel and does not answer",
     ),
     "engine-refuses": (
         but(engines=silent(SilentEngine(812, None, UNIT, "active", None))),
-        NodeVerdict.BROKEN,
+        Verdict.BROKEN,
         "containerd on /run/containerd/containerd.sock: the CRI of containerd does not answer: connection refused",
     ),
     "driver-hangs": (
         but(driver=msgspec.structs.replace(NO_DRIVER, hangs=True, wrong=(HANGS,))),
-        NodeVerdict.BROKEN,
+        Verdict.BROKEN,
         f"nvidia-smi hangs, so the driver or a GPU does: {HANGS}",
     ),
     "driver-absent": (
         but(driver=msgspec.structs.replace(NO_DRIVER, absent=True, wrong=("/: there is no nvidia-smi",))),
-        NodeVerdict.BROKEN,
+        Verdict.BROKEN,
         "no driver is usable: /: there is no nvidia-smi",
     ),
     "run-rejected": (
         but(BARE, last_run=REJECTED),
-        NodeVerdict.DEGRADED,
+        Verdict.DEGRADED,
         "the last `run` failed at 2026-11-23T06:12:09Z: /etc/containerd/config.toml: the engine did not serve",
     ),
     "run-refused-at-a-line": (
         but(running_pid=None, last_run=msgspec.structs.replace(REJECTED, line=7, remedy=None)),
-        NodeVerdict.DEGRADED,
+        Verdict.DEGRADED,
         "/etc/containerd/config.toml:7: the engine",
     ),
-    "run-refused-and-mended": (but(running_pid=None, last_look=None, last_run=REFUSED), NodeVerdict.OK, ""),
+    "run-refused-and-mended": (but(running_pid=None, last_look=None, last_run=REFUSED), Verdict.OK, ""),
     "run-refused-and-not-mended": (
         but(running_pid=None, last_run=REFUSED, engines=engine(state="changed by somebody else")),
-        NodeVerdict.DEGRADED,
+        Verdict.DEGRADED,
         "/etc/containerd/config.toml:7: not valid TOML",
     ),
     "run-refused-for-another-file": (
         but(running_pid=None, last_run=msgspec.structs.replace(REFUSED, file="/etc/other.toml")),
-        NodeVerdict.DEGRADED,
+        Verdict.DEGRADED,
         "/etc/other.toml:7: not valid TOML",
     ),
     "run-left-an-engine-down": (
         but(running_pid=None, last_run=msgspec.structs.replace(REJECTED, exit_code=6), engines=engine(SILENT)),
-        NodeVerdict.BROKEN,
+        Verdict.BROKEN,
         "the last `run` failed at 2026-11-23T06:12:09Z",
     ),
     "run-left-an-engine-that-is-up-again": (
         but(running_pid=None, last_run=msgspec.structs.replace(REJECTED, exit_code=6)),
-        NodeVerdict.OK,
+        Verdict.OK,
         "",
     ),
-    "run-rejected-and-another-at-work": (but(last_look=None, last_run=REJECTED), NodeVerdict.OK, ""),
-    "run-mistyped": (but(running_pid=None, last_look=None, last_run=MISTYPED), NodeVerdict.OK, ""),
+    "run-rejected-and-another-at-work": (but(last_look=None, last_run=REJECTED), Verdict.OK, ""),
+    "run-mistyped": (but(running_pid=None, last_look=None, last_run=MISTYPED), Verdict.OK, ""),
     "run-mistyped-on-a-bare-node": (
         but(BARE, last_run=MISTYPED),
-        NodeVerdict.DEGRADED,
+        Verdict.DEGRADED,
         "the last `run` failed at 2026-11-23T06:12:09Z: --runtime: 'dokcer' is not allowed",
     ),
-    "killed-amid": (but(state="applying", installed=False, running_pid=None), NodeVerdict.BROKEN, "was killed"),
-    "reverting-now": (but(state="reverting", installed=False), NodeVerdict.DEGRADED, "reverted right now"),
-    "killed-waiting": (but(running_pid=None, killed_pid=77), NodeVerdict.DEGRADED, "(PID 77) was killed"),
-    "file-missing": (but(toolkit=toolkit(missing=("nvidia-ctk",))), NodeVerdict.BROKEN, "missing in"),
+    "killed-amid": (but(state="applying", installed=False, running_pid=None), Verdict.BROKEN, "was killed"),
+    "reverting-now": (but(state="reverting", installed=False), Verdict.DEGRADED, "reverted right now"),
+    "killed-waiting": (but(running_pid=None, killed_pid=77), Verdict.DEGRADED, "(PID 77) was killed"),
+    "file-missing": (but(toolkit=toolkit(missing=("nvidia-ctk",))), Verdict.BROKEN, "missing in"),
     "wrapper-emptied": (
         but(toolkit=toolkit(Damage("nvidia-container-runtime", "it is empty"))),
-        NodeVerdict.BROKEN,
+        Verdict.BROKEN,
         f"{TOOLKIT}/nvidia-container-runtime: it is empty",
     ),
-    "copy-touched": (but(toolkit=toolkit(Damage("a.real", "touched", certain=False))), NodeVerdict.DEGRADED, "touched"),
+    "copy-touched": (but(toolkit=toolkit(Damage("a.real", "touched", certain=False))), Verdict.DEGRADED, "touched"),
     "reload-pending": (
         but(BARE, running_pid=7, pending_reload=WAITS),
-        NodeVerdict.DEGRADED,
+        Verdict.DEGRADED,
         "a reload of containerd is pending since 2026-11-23T06:12:04Z: it is outside of Sat 02:00-04:00",
     ),
-    "engine-silent": (but(engines=engine(SILENT)), NodeVerdict.BROKEN, "connection refused"),
-    "engine-serves-not": (but(engines=engine(UNSERVED)), NodeVerdict.BROKEN, "it does not list the handler nvidia"),
+    "engine-silent": (but(engines=engine(SILENT)), Verdict.BROKEN, "connection refused"),
+    "engine-serves-not": (but(engines=engine(UNSERVED)), Verdict.BROKEN, "it does not list the handler nvidia"),
     "engine-reads-another": (
         but(engines=engine(ELSEWHERE)),
-        NodeVerdict.BROKEN,
+        Verdict.BROKEN,
         "the running containerd (PID 812) reads /etc/other.toml, and not /etc/containerd/config.toml",
     ),
     "plugin-connected": (
         but(engines=(), plugin=PluginHealth(connected=True, engine="containerd v2.1.4", reason=None)),
-        NodeVerdict.OK,
+        Verdict.OK,
         "",
     ),
     "plugin-lost": (
         but(engines=(), running_pid=7, plugin=PluginHealth(connected=False, engine=None, reason="it hung up")),
-        NodeVerdict.BROKEN,
+        Verdict.BROKEN,
         "the NRI plugin is not connected, so containers get no devices from it: it hung up",
     ),
-    "drift": (but(engines=engine(state="changed by somebody else")), NodeVerdict.DEGRADED, "changed by somebody else"),
-    "drift-told": (but(engines=engine(files=CHANGED)), NodeVerdict.DEGRADED, "changed by somebody else"),
-    "specification-missing": (but(specifications=(FileHealth("/s.yaml", "missing"),)), NodeVerdict.DEGRADED, "/s.yaml"),
-    "driver-broken": (but(driver=NO_DRIVER), NodeVerdict.BROKEN, "nvidia-smi ends with 9"),
+    "drift": (but(engines=engine(state="changed by somebody else")), Verdict.DEGRADED, "changed by somebody else"),
+    "drift-told": (but(engines=engine(files=CHANGED)), Verdict.DEGRADED, "changed by somebody else"),
+    "specification-missing": (but(specifications=(FileHealth("/s.yaml", "missing"),)), Verdict.DEGRADED, "/s.yaml"),
+    "driver-broken": (but(driver=NO_DRIVER), Verdict.BROKEN, "nvidia-smi ends with 9"),
     "driver-elsewhere": (
         but(driver=DriverHealth(usable=True, root="/", version="1", wrong=(), meant_for="/run/nvidia/driver")),
-        NodeVerdict.BROKEN,
+        Verdict.BROKEN,
         "the usable driver is in /, and the toolkit takes it from /run/nvidia/driver",
     ),
-    "driver-broken-gpu-unknown": (but(driver=NO_DRIVER, has_gpu=None), NodeVerdict.DEGRADED, "nvidia-smi ends with 9"),
+    "driver-broken-gpu-unknown": (but(driver=NO_DRIVER, has_gpu=None), Verdict.DEGRADED, "nvidia-smi ends with 9"),
 }
 
 
@@ -383,7 +383,7 @@ def test_each_fault_has_its_verdict_and_says_what_to_do(name: str) -> None:
     assert health.verdict is expected
     assert says in " ".join(reason.what for reason in health.reasons)
     assert all(reason.remedy for reason in health.reasons)
-    assert bool(health.reasons) is (expected is not NodeVerdict.OK)
+    assert bool(health.reasons) is (expected is not Verdict.OK)
 
 
 @pytest.mark.parametrize(
@@ -415,11 +415,11 @@ def test_the_gravest_reason_comes_first_and_decides() -> None:
     found = but(engines=engine(SILENT, "changed by somebody else"), running_pid=None, killed_pid=7)
     health = status_verdict.judge_node(found)
     assert [reason.verdict for reason in health.reasons] == [
-        NodeVerdict.BROKEN,
-        NodeVerdict.DEGRADED,
-        NodeVerdict.DEGRADED,
+        Verdict.BROKEN,
+        Verdict.DEGRADED,
+        Verdict.DEGRADED,
     ]
-    assert health.verdict is NodeVerdict.BROKEN
+    assert health.verdict is Verdict.BROKEN
 
 
 SHOWN = (
@@ -523,14 +523,14 @@ def test_a_fault_of_an_engines_files_degrades_the_node() -> None:
     fault = FileFault("/etc/a.toml:3: is not read", "write both for one version")
     found = msgspec.structs.replace(WHOLE, engines=(msgspec.structs.replace(ENGINE, faults=(fault,)),))
     health = status_verdict.judge_node(found)
-    assert health.verdict is NodeVerdict.DEGRADED
+    assert health.verdict is Verdict.DEGRADED
     assert [(each.what, each.remedy) for each in health.reasons] == [(f"containerd: {fault.what}", fault.remedy)]
 
 
 def test_files_that_were_touched_are_one_reason_and_are_not_called_damaged() -> None:
     touched = [Damage(f"{number}.real", "touched since it was put in place", certain=False) for number in range(9)]
     found = status_verdict.judge_node(but(toolkit=toolkit(*touched, Damage("a", "it is empty"))))
-    assert [reason.verdict for reason in found.reasons] == [NodeVerdict.BROKEN, NodeVerdict.DEGRADED]
+    assert [reason.verdict for reason in found.reasons] == [Verdict.BROKEN, Verdict.DEGRADED]
     shown = show_status.status_lines(found, None)
     assert [line.strip() for line in shown if "TOUCHED" in line] == [
         "TOUCHED: {0.real,1.real,2.real,3.real,4.real,5.real,6.real,7.real,8.real}: touched since it was put in place"

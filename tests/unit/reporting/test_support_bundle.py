@@ -37,7 +37,7 @@ def test_whoever_looks_for_a_part_finds_it_or_why_it_is_missing(
     named = {**gathering.texts, **gathering.missing}
     assert [name for name in named if not f"{name}/".startswith(tuple(TOLD))] == []
     assert ("receipt.txt" in gathering.missing) is damaged
-    assert ("is damaged" in gathering.finished().get("missing.txt", "")) is damaged
+    assert ("is damaged" in gathering.mask_texts().get("missing.txt", "")) is damaged
 
 
 WHEN = 1_700_000_000.0
@@ -49,12 +49,12 @@ def texts_of(packed: bytes) -> dict[str, str]:
 
 
 def test_every_text_is_in_it() -> None:
-    packed = support_bundle.archive({"a.json": "1", "b/c.txt": "2"}, WHEN)
+    packed = support_bundle.pack_archive({"a.json": "1", "b/c.txt": "2"}, WHEN)
     assert texts_of(packed) == {f"{support_bundle.FOLDER}/a.json": "1", f"{support_bundle.FOLDER}/b/c.txt": "2"}
 
 
 def test_whoever_unpacks_it_keeps_it_to_himself_and_owns_it() -> None:
-    with tarfile.open(fileobj=io.BytesIO(support_bundle.archive({"a": "1", "/b/c": "2"}, WHEN))) as tar:
+    with tarfile.open(fileobj=io.BytesIO(support_bundle.pack_archive({"a": "1", "/b/c": "2"}, WHEN))) as tar:
         members = tar.getmembers()
     assert {(each.mode, each.uid, each.gid, each.mtime, each.type) for each in members} == {
         (0o600, 0, 0, WHEN, tarfile.REGTYPE)
@@ -62,7 +62,9 @@ def test_whoever_unpacks_it_keeps_it_to_himself_and_owns_it() -> None:
 
 
 def test_the_same_texts_make_the_same_bytes() -> None:
-    assert support_bundle.archive({"b": "1", "a": "2"}, WHEN) == support_bundle.archive({"a": "2", "b": "1"}, WHEN)
+    assert support_bundle.pack_archive({"b": "1", "a": "2"}, WHEN) == support_bundle.pack_archive(
+        {"a": "2", "b": "1"}, WHEN
+    )
 
 
 def test_the_end_of_a_long_text_is_kept() -> None:
@@ -73,5 +75,5 @@ def test_the_end_of_a_long_text_is_kept() -> None:
 
 
 def test_what_is_no_text_is_shown_escaped() -> None:
-    packed = support_bundle.archive({"a": b"\xff\x00x".decode(errors="surrogateescape")}, WHEN)
+    packed = support_bundle.pack_archive({"a": b"\xff\x00x".decode(errors="surrogateescape")}, WHEN)
     assert "x" in next(iter(texts_of(packed).values()))
