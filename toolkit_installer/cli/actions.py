@@ -33,7 +33,7 @@ def run(settings: Settings) -> int:
     """Install, wait, clean up; return the exit code. Raises InstallerError."""
     from toolkit_installer.node import programs
     from toolkit_installer.reporting import outcome, saved_state
-    from toolkit_installer.run.instance import Instance
+    from toolkit_installer.run.build import build_instance
     from toolkit_installer.waiting import wait
 
     woken = wait.resumed()
@@ -46,7 +46,7 @@ def run(settings: Settings) -> int:
     else:
         pid_file = _resume_pid_file(settings, node, woken)
     try:
-        instance = Instance(settings, node, pid_file)
+        instance = build_instance(settings, node, pid_file)
         try:
             if woken is None:
                 code = instance.start()
@@ -348,7 +348,7 @@ def uninstall(settings: Settings) -> int:
     from toolkit_installer.revert import uninstall as uninstall_request
     from toolkit_installer.revert.uninstall import finish_uninstall
     from toolkit_installer.run import preload
-    from toolkit_installer.waiting.readiness import Marker
+    from toolkit_installer.waiting.readiness import ReadyFile
 
     try:
         node = _open_node(settings)
@@ -362,7 +362,7 @@ def uninstall(settings: Settings) -> int:
             uninstall_request.request_cleanup(node, store, path, keep_toolkit=settings.keep_toolkit, seconds=seconds)
         pid_file = _lock_pid_files(settings, node)
         try:
-            Marker(settings.ready_file, node.calls).clear_before_cleanup()
+            ReadyFile(settings.ready_file, node.calls).clear_before_cleanup()
             finish_uninstall(settings, node, store, pid_file)
             outcome.remove_record(node, pid_file.path, settings.ready_file)
         finally:

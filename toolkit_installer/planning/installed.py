@@ -27,7 +27,7 @@ from toolkit_installer.node.reading import CachedReader, FileIdentity, Found, Tr
 from toolkit_installer.receipt import memory
 from toolkit_installer.receipt.schema import SPECIFICATION_ROLE, Before, Content, Copy, FileRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.settings import Settings
+from toolkit_installer.settings import ToolkitSettings
 from toolkit_installer.toolkit import payload as payloads
 from toolkit_installer.toolkit import wrappers
 
@@ -116,23 +116,23 @@ MISSING = "missing"
 _TOUCHED = "touched since it was put in place, and the payload to compare it with is not seen from here"
 
 
-def find_damage(node: Node, settings: Settings, receipt: Receipt) -> tuple[Damage, ...]:
+def find_damage(node: Node, toolkit: ToolkitSettings, receipt: Receipt) -> tuple[Damage, ...]:
     """Return the toolkit's files that are missing or changed, in the receipt's order.
 
     A copy whose stamps differ is compared with the payload, if that is visible from here. A file that the receipt only
     names is reported only if it is empty or missing. Raises Stopped.
     """
-    look = _DamageFinder(node, settings, receipt)
-    found = (look.damage(name) for name in receipt.toolkit_files)
+    finder = _DamageFinder(node, toolkit, receipt)
+    found = (finder.damage(name) for name in receipt.toolkit_files)
     return tuple(each for each in found if each is not None)
 
 
 class _DamageFinder:
     """Inspects the files of one toolkit."""
 
-    def __init__(self, node: Node, settings: Settings, receipt: Receipt) -> None:
+    def __init__(self, node: Node, toolkit: ToolkitSettings, receipt: Receipt) -> None:
         self._node = node
-        self._settings = settings.toolkit
+        self._settings = toolkit
         self._files = CachedReader(node.files)  # all of them are in a few folders
         self._folder = receipt.toolkit_folder
         self._contents = {each.name: each for each in receipt.contents}

@@ -228,7 +228,7 @@ def _driver(node: Node, settings: Settings, *, has_gpu: bool | None) -> DriverHe
 
 
 def _toolkit(node: Node, settings: Settings, receipt: Receipt) -> ToolkitHealth:
-    damage = installed.find_damage(node, settings, receipt)
+    damage = installed.find_damage(node, settings.toolkit, receipt)
     missing = tuple(each.name for each in damage if each.what == installed.MISSING)
     damaged = tuple(each for each in damage if each.what != installed.MISSING)
     return ToolkitHealth(receipt.toolkit_folder, len(receipt.toolkit_files), missing, damaged, receipt.release)

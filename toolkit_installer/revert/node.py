@@ -29,11 +29,11 @@ _OUR_STATES = frozenset({AS_WRITTEN, AS_BEFORE})
 class Remainder(msgspec.Struct, frozen=True):
     """What is left on the node after everything was reverted.
 
-    `unseen`: engines that are still to come back. `named`: the files, not ours, that name the toolkit.
+    `left_to_systemd`: engines that are still to come back. `named`: the files, not ours, that name the toolkit.
     """
 
     toolkit_stays: bool
-    unseen: tuple[str, ...] = ()
+    left_to_systemd: tuple[str, ...] = ()
     named: tuple[Naming, ...] = ()
     recorded: bool = True
     other: OtherInstaller | None = None
@@ -100,14 +100,14 @@ def revert_recorded(
         # installer has gone
         kept = msgspec.structs.replace(receipt, state=State.REVERTING, engines=tuple(left), specifications=theirs)
         store.save(kept, {})
-        return Remainder(toolkit_stays=True, unseen=tuple(engines.switcher.unseen), other=other)
+        return Remainder(toolkit_stays=True, left_to_systemd=tuple(engines.switcher.left_to_systemd), other=other)
     folder = receipt.toolkit_folder
     known = (*files_naming.list_recorded_files(receipt), *known)
     named = () if keep_toolkit else files_naming.find_naming_files(node, folder, known=known)
     if named:
         # keep the whole record: without it, the leftovers would be taken for an older installer's, and all removed
         store.save(msgspec.structs.replace(receipt, state=State.REVERTING), {})
-        return Remainder(toolkit_stays=True, unseen=tuple(engines.switcher.unseen), named=named)
+        return Remainder(toolkit_stays=True, left_to_systemd=tuple(engines.switcher.left_to_systemd), named=named)
     # another program's specification is generated anew: no record is needed for it
     specified = () if keep_toolkit else files_naming.find_naming_specifications(node, folder)
     stays = bool(keep_toolkit or specified or toolkit_users.is_still_needed(node, folder, receipt.engines))
@@ -118,7 +118,7 @@ def revert_recorded(
         log.get().info("Removed the toolkit", key="toolkit-removed", folder=folder)
     # before the receipt goes, so that a killed run is finished by the next; its own folder's parents go after it
     files.remove_folders(node, receipt, store)
-    return Remainder(stays, tuple(engines.switcher.unseen), specified, recorded=False, other=other)
+    return Remainder(stays, tuple(engines.switcher.left_to_systemd), specified, recorded=False, other=other)
 
 
 def _find_others_files(

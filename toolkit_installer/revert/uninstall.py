@@ -87,11 +87,11 @@ def log_result(receipt: Receipt, remainder: Remainder) -> None:
     """Log what a finished cleanup left on the node. Raises StillNamedError if engines' files name the toolkit."""
     if remainder.named:
         raise files_naming.build_refusal(remainder.named, recorded=remainder.recorded)
-    if remainder.unseen:
+    if remainder.left_to_systemd:
         log.get().info(
             "systemd starts the engine again once this process has ended",
             key="engine-left-to-systemd",
-            engine=", ".join(remainder.unseen),
+            engine=", ".join(remainder.left_to_systemd),
         )
     gone = other_installer.list_gone(receipt, toolkit_stays=remainder.toolkit_stays)
     for words in gone:

@@ -456,7 +456,7 @@ def test_an_engine_that_ends_only_after_this_process_is_not_waited_for_by_a_proc
 ) -> None:
     work = switcher(node, awaiting, seconds=60)
     work.make(switch(player, CALLED, last_resort=True), interruptible=False)
-    assert (restarts.calls, work.unseen) == (1, ["docker"])
+    assert (restarts.calls, work.left_to_systemd) == (1, ["docker"])
     assert node.files.read(PATH) == NEW
     assert "event=engine-ends-after-us engine=docker unit=engine.service" in logged.getvalue()
 
@@ -471,7 +471,7 @@ def test_a_change_is_given_up_where_the_engine_ends_only_after_this_process_and_
         work.make(first, interruptible=interruptible)
     back = msgspec.structs.replace(first, files=[msgspec.structs.replace(first.files[0], target=OLD)], last_resort=True)
     work.make(back, interruptible=False)
-    assert (restarts.calls, work.unseen, work.reloads) == (1, ["docker"], 2)
+    assert (restarts.calls, work.left_to_systemd, work.reloads) == (1, ["docker"], 2)
     assert node.files.read(PATH) == OLD
     assert awaiting.awaited_by == player.process
 
@@ -512,7 +512,7 @@ def test_an_engine_that_ends_in_time_is_seen_to_come_back_by_a_process_that_is_t
     attention.stop = signal.SIGTERM
     work = switcher(node, attention, seconds=60)
     work.make(switch(player, CALLED, last_resort=last_resort), interruptible=False)
-    assert (restarts.calls, work.unseen, player.read) == (1, [], NEW)
+    assert (restarts.calls, work.left_to_systemd, player.read) == (1, [], NEW)
 
 
 @pytest.mark.parametrize("last_resort", [True, False])
@@ -521,4 +521,4 @@ def test_an_engine_that_ends_only_after_its_callers_is_seen_to_come_back_where_n
 ) -> None:
     work = switcher(node, seconds=60)
     work.make(switch(player, CALLED, last_resort=last_resort), interruptible=False)
-    assert (restarts.calls, work.unseen, player.read) == (1, [], NEW)
+    assert (restarts.calls, work.left_to_systemd, player.read) == (1, [], NEW)

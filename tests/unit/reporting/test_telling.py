@@ -6,16 +6,16 @@ from pathlib import Path
 
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
+from toolkit_installer.reporting.metrics import MetricsReport
 from toolkit_installer.reporting.telling import RunReports
-from toolkit_installer.settings import Settings
 from toolkit_installer.waiting.readiness import Readiness
 
 
 def test_metrics_are_not_written_of_a_look_that_failed_before_it_is_known_how_the_node_stands(tmp_path: Path) -> None:
     file = tmp_path / "it.prom"
-    settings, node = Settings(metrics_textfile=str(file)), Node.open(str(tmp_path), "/host")
-    telling, error = RunReports(settings, node), ConfigurationError("the file is broken")
+    metrics = MetricsReport(Node.open(str(tmp_path), "/host"), str(file), None, checks_drift=True)
+    telling, error = RunReports(None, metrics), ConfigurationError("the file is broken")
     telling.hear(error)
     assert not file.exists()
-    telling.failed(error, Readiness(settings, node), None)
+    telling.failed(error, Readiness(), None)
     assert 'code="bad-configuration"' in file.read_text()
