@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NoReturn
 
 import msgspec
@@ -197,3 +198,47 @@ def test_a_run_that_finds_nothing_changed_saves_what_it_has_restored(run: Run) -
     )
     assert run.fall_asleep(OURS, OnDrift.REPORT, before) == 0
     assert msgspec.structs.replace(run.saved, said=()) == before
+
+
+class Reports:
+    """The reports and the ready file of a run that ends: each notes its calls."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+        self.reports, self.readiness, self.ready_file = self, self, self
+
+    def leave(self) -> None:
+        self.done.append("leave")
+
+    def withdraw(self) -> None:
+        self.done.append("withdraw")
+
+    def clear_before_cleanup(self) -> None:
+        self.done.append("not ready")
+
+
+@pytest.mark.parametrize(
+    "never, daemon, wanted, request_of, reverted",
+    [
+        (False, True, None, None, True),
+        (True, True, None, None, False),
+        (False, False, None, None, False),
+        (False, True, True, None, False),
+        (False, True, False, None, True),
+        (True, False, True, b"remove\n", True),
+    ],
+    ids=["by default", "never", "no daemon", "wanted", "unwanted", "uninstall"],
+)
+def test_a_run_cleans_up_at_its_end_unless_the_node_is_to_stay(
+    run: Run, *, never: bool, daemon: bool, wanted: bool | None, request_of: bytes | None, reverted: bool
+) -> None:
+    if request_of is not None:
+        run.store.leave_request(request_of)
+    context = RunContext(run.node, run.store, run.pid_file, SignalCollector(), INSTALL_DIR)
+    reports: Any = Reports()
+    query: Any = SimpleNamespace(unwanted=lambda: not wanted) if wanted is not None else None
+    done: list[bytes | None] = []
+    cleanup = RunCleanup(context, reports, query, lambda _, request: done.append(request), never=never, daemon=daemon)
+    cleanup.clean_up_or_leave()
+    assert done == ([request_of] if reverted else [])
+    assert reports.done == ["leave", "not ready", *(["withdraw"] if reverted else [])]
