@@ -13,7 +13,7 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.planning import installed, other_installer
 from toolkit_installer.planning.plan import EngineWork
 from toolkit_installer.planning.prepare import Prepared
-from toolkit_installer.receipt import memory
+from toolkit_installer.receipt import file_records
 from toolkit_installer.receipt.schema import Content, Copy, EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import EngineName, ReloadMode
@@ -144,7 +144,7 @@ def _has_read(seen: Prepared, name: EngineName) -> bool:
 
 
 def _build_content(file: ToolkitFile) -> Content:
-    sha256 = memory.digest_of(file.content) if file.content is not None else None
+    sha256 = file_records.digest_of(file.content) if file.content is not None else None
     return Content(file.name, file.mode, sha256, file.target, file.recipe)
 
 
@@ -175,11 +175,11 @@ def _build_file(
         return None  # not ours, and not changed
     signalled = work.reload.mode is ReloadMode.SIGNAL
     if work.leaves and previous is not None:
-        return memory.going_back(engine, previous, wanted, signalled=signalled)
+        return file_records.build_revert_record(engine, previous, wanted, signalled=signalled)
     contents = [wanted.target]
     if signalled:
         contents += map(engine.transitional, (wanted.target, wanted.base, wanted.file.content))
-    return memory.recorded(engine, wanted, wanted.file.found, previous, contents)
+    return file_records.build_record(engine, wanted, wanted.file.found, previous, contents)
 
 
 def _build_final_engine(seen: Prepared, record: EngineRecord) -> EngineRecord:
@@ -191,5 +191,5 @@ def _build_final_engine(seen: Prepared, record: EngineRecord) -> EngineRecord:
     files = []
     for file in record.files:
         target = targets[file.path]
-        files.append(msgspec.structs.replace(file, written=() if target is None else (memory.digest_of(target),)))
+        files.append(msgspec.structs.replace(file, written=() if target is None else (file_records.digest_of(target),)))
     return msgspec.structs.replace(record, files=tuple(files), reload_due=False, unread_by=None)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from toolkit_installer import foreign_words, log
-from toolkit_installer.applying.files import Writer
+from toolkit_installer.applying.files import FileWriter
 from toolkit_installer.engines.api import DesiredFile, Engine, EngineSilentError, Inspection, LiveState, Reload
 from toolkit_installer.engines.common.serving import EngineBrokenError, find_process
 from toolkit_installer.errors import ConfigurationError, InstallerError
@@ -63,7 +63,7 @@ class Switch(msgspec.Struct, frozen=True):
     wrong: Callable[[LiveState], list[str]]
     last_resort: bool = False
     """The engine must come back with these files: a failed reload is repeated, and always waited for."""
-    leaves: str = ""
+    forgotten_folder: str = ""
     """The toolkit folder whose handlers the engine is to forget; empty: none."""
 
 
@@ -73,7 +73,7 @@ class Switcher:
     def __init__(self, node: Node, attention: SignalCollector, seconds: float, store: str) -> None:
         """`seconds`: how long an engine may take to serve a change. `store`: the receipt's folder."""
         self.node = node
-        self.writer = Writer(node, store)
+        self.writer = FileWriter(node, store)
         self.attention = attention
         self.seconds = seconds
         self.reloads = 0
@@ -129,8 +129,8 @@ class Switcher:
                 why = foreign_words.mask_program_text(refusal)
                 words = f"it would not start with its files: {why}; it was not restarted"
                 raise NotServedError(words, answers=True)
-        if switch.leaves and switch.reload.restarts and switch.inspection.live is not None:
-            kept = switch.engine.still_serving(self.node, switch.inspection.live, switch.leaves)
+        if switch.forgotten_folder and switch.reload.restarts and switch.inspection.live is not None:
+            kept = switch.engine.still_serving(self.node, switch.inspection.live, switch.forgotten_folder)
             if kept:  # a restart would change nothing
                 raise NotServedError(f"{kept}; it was not restarted", answers=True)
         self.reloads += 1

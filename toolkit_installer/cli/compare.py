@@ -44,7 +44,7 @@ from toolkit_installer.fleet.record import NotCapturedError, Player
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning.plan import find_moved_engine, find_superseded
 from toolkit_installer.planning.prepare import Prepared
-from toolkit_installer.receipt import memory, trust
+from toolkit_installer.receipt import file_records, trust
 from toolkit_installer.receipt.schema import FileRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.run import dry_run
@@ -102,7 +102,7 @@ def _receipt(node: Node, settings: Settings) -> Receipt | None:
 
 def _managed(node: Node, file: FileRecord) -> Managed:
     try:
-        state: str | None = memory.state_of(node, file)
+        state: str | None = file_records.describe_state(node, file)
     except NotCapturedError:
         state = None
     return Managed(file.path, state, file.written)

@@ -25,7 +25,7 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.owners import refuse_if_others_write
 from toolkit_installer.node.root import Root, attempt
 from toolkit_installer.node.writing import own_metadata
-from toolkit_installer.receipt import memory
+from toolkit_installer.receipt import file_records
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.reporting import metrics_server, metrics_text
 from toolkit_installer.reporting.metrics_text import Counts, Metrics
@@ -106,7 +106,7 @@ class MetricsReport:
         )
 
     def _metrics(self, readiness: Readiness, receipt: Receipt | None) -> Metrics:
-        engines = [str(each.name) for each in receipt.asked()] if receipt is not None else []
+        engines = [str(each.name) for each in receipt.served_engines()] if receipt is not None else []
         so_far = self._so_far()
         return msgspec.structs.replace(
             so_far,
@@ -114,7 +114,7 @@ class MetricsReport:
             served={name: name not in readiness.unserved for name in engines},
             # as in `prepare`: without a 0, Prometheus would miss the first reload of a waiting run
             reloads={(name, why): 0 for name in engines for why in metrics_text.REASONS} | dict(so_far.reloads),
-            drifted=tuple(memory.drifted(self._node, receipt)) if self._checks_drift else (),
+            drifted=tuple(file_records.list_drifted(self._node, receipt)) if self._checks_drift else (),
             payload=(receipt.release or "") if receipt is not None else "",
             driver_usable=not readiness.driver_missing,
             reload_pending=readiness.pending is not None,

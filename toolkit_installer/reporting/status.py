@@ -24,7 +24,7 @@ from toolkit_installer.planning import installed, other_installer
 from toolkit_installer.planning.method import explain_choice
 from toolkit_installer.planning.observe import find_unserved
 from toolkit_installer.planning.other_installer import OtherInstaller
-from toolkit_installer.receipt import memory, schema
+from toolkit_installer.receipt import file_records, schema
 from toolkit_installer.receipt.schema import AS_WRITTEN, EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.reporting import engine_faults, outcome, saved_state
@@ -64,7 +64,9 @@ def inspect_node(node: Node, settings: Settings, store: ReceiptStore, receipt: R
     told = dict(saved.differences) if saved is not None else {}
     driver = _driver(node, settings, has_gpu=has_gpu)
     toolkit = _toolkit(node, settings, receipt) if receipt is not None else None
-    engines = tuple(_engine(node, receipt, each, told) for each in receipt.asked()) if receipt is not None else ()
+    engines = (
+        tuple(_engine(node, receipt, each, told) for each in receipt.served_engines()) if receipt is not None else ()
+    )
     specifications = tuple(_file(node, file, told) for file in (receipt.specifications if receipt is not None else ()))
     method = None
     if receipt is not None and receipt.state is State.INSTALLED and engines:
@@ -288,7 +290,7 @@ def _engine_file(node: Node, engine: EngineRecord, file: FileRecord, told: Mappi
 
 def _file(node: Node, file: FileRecord, told: Mapping[str, str]) -> FileHealth:
     """Return a file's status; `told` is from the waiting instance's last inspection, which may be out of date."""
-    state = memory.state_of(node, file)
+    state = file_records.describe_state(node, file)
     return FileHealth(file.path, state, told.get(file.path) if state != AS_WRITTEN else None)
 
 

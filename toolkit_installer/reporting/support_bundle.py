@@ -105,7 +105,7 @@ class BundleTexts:
 
 def explain_blocked_queries(node: Node, settings: Settings, receipt: Receipt | None) -> str | None:
     """Return why the engines must not be queried: a request would start one that was stopped. None: all may be."""
-    sockets = {(record.name, record.socket) for record in (receipt.asked() if receipt is not None else ())}
+    sockets = {(record.name, record.socket) for record in (receipt.served_engines() if receipt is not None else ())}
     asked = settings.asked_of(EngineName.DOCKER).socket
     sockets.add((EngineName.DOCKER, asked or registry.usual_row(EngineName.DOCKER).socket))
     stopped = sorted(socket for name, socket in sockets if serving.is_socket_activated(node, name, socket))
@@ -143,7 +143,7 @@ def _engines(
     targets: tuple[EngineTarget, ...] = ()
     stopped = explain_blocked_queries(node, settings, receipt)
     try:
-        recorded = [each.name for each in receipt.asked()] if receipt is not None else []
+        recorded = [each.name for each in receipt.served_engines()] if receipt is not None else []
         targets = decide.detect(node, settings, recorded=recorded) if stopped is None else ()
     except ConfigurationError as error:
         gathering.missing["engines"] = str(error)
@@ -189,7 +189,7 @@ def _live(live: LiveState) -> dict[str, Any]:
 
 def _change(node: Node, store: ReceiptStore, file: FileRecord) -> str | None:
     """Return the difference between a file and its version before the installation."""
-    before = store.original(file.before) if file.before is not None else None
+    before = store.load_original(file.before) if file.before is not None else None
     return diff.format_diff(file.path, before, node.files.content(file.path)) or None
 
 

@@ -16,9 +16,9 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.planning import files_naming, installed, other_installer, toolkit_users
 from toolkit_installer.planning.files_naming import Naming
 from toolkit_installer.planning.other_installer import OtherInstaller
-from toolkit_installer.receipt import memory
-from toolkit_installer.receipt import store as recover
+from toolkit_installer.receipt import file_records
 from toolkit_installer.receipt.schema import AS_BEFORE, AS_WRITTEN, EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.receipt.store import recover_engine, recover_specifications, refuse_strangers, sweep
 from toolkit_installer.revert.engine import EngineReverter
 from toolkit_installer.settings import EngineName
 
@@ -57,7 +57,7 @@ def revert_recorded(
     Raises the gravest of the failures: EngineDownError, EngineRejectedError, ConfigurationError; the receipt stays.
     """
     node, store = engines.node, engines.store
-    recover.sweep(node, receipt, store.folder)
+    sweep(node, receipt, store.folder)
     if receipt.state is not State.INSTALLED:
         _flush(node, receipt)
     found = receipt  # unchanged: only by its state may files beside the engines' count as a killed run's
@@ -69,8 +69,8 @@ def revert_recorded(
             left.insert(0, record)
             continue
         try:
-            recover.refuse_strangers(node, found, [file.path for file in record.files])
-            recover.recover_engine(node, record, store.folder)
+            refuse_strangers(node, found, [file.path for file in record.files])
+            recover_engine(node, record, store.folder)
             receipt = retry_if_changed(partial(_revert_engine, engines, receipt, record))
         except InstallerError as failure:
             log.get().error(
@@ -92,8 +92,8 @@ def revert_recorded(
         ours = tuple(file for file in receipt.specifications if file.path not in paths)
         receipt = msgspec.structs.replace(receipt, specifications=ours)
         keep_toolkit = True
-    recover.refuse_strangers(node, found, [file.path for file in receipt.specifications])
-    recover.recover_specifications(node, receipt)
+    refuse_strangers(node, found, [file.path for file in receipt.specifications])
+    recover_specifications(node, receipt)
     receipt = _revert_specifications(engines, receipt)
     if left or theirs:
         # keep the record for them: an administrator's edit looks the same, and the originals come back once the other
@@ -128,7 +128,7 @@ def _find_others_files(
 
     An engine's files depend on each other: if one stays, all stay.
     """
-    left = tuple(file.path for file in files if memory.state_of(node, file) not in _OUR_STATES)
+    left = tuple(file.path for file in files if file_records.describe_state(node, file) not in _OUR_STATES)
     if left:
         log.get().warning(
             "Left to another installer: the files are not as this one wrote them",
@@ -192,7 +192,7 @@ def _revert_specifications(engines: EngineReverter, receipt: Receipt) -> Receipt
     receipt = msgspec.structs.replace(
         receipt, state=State.REVERTING, specifications=tuple(file for file in files if file is not None)
     )
-    originals = {memory.digest_of(work.base): work.base for work in works if work.base is not None}
+    originals = {file_records.digest_of(work.base): work.base for work in works if work.base is not None}
     engines.store.save(receipt, originals)
     for work in works:
         if work.note:

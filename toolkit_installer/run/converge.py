@@ -20,9 +20,9 @@ from toolkit_installer.node.processes import Process
 from toolkit_installer.node.signals import SignalCollector
 from toolkit_installer.planning import plan as plan_of
 from toolkit_installer.planning.prepare import Prepared
-from toolkit_installer.receipt import store, trust
+from toolkit_installer.receipt import trust
 from toolkit_installer.receipt.schema import Receipt, State
-from toolkit_installer.receipt.store import ReceiptStore, locked
+from toolkit_installer.receipt.store import ReceiptStore, locked, needs_recovery, recover, refuse_strangers
 from toolkit_installer.reporting.saved_state import SavedState
 from toolkit_installer.run import preload
 from toolkit_installer.settings import Cleanup, EngineName, Method
@@ -201,9 +201,9 @@ class Converger:
     def _recover_and_converge(self, receipt: Receipt | None) -> None:
         """Finish what a killed run left, then plan the change and apply it. Raises InstallerError, Stopped."""
         self._refuse_strangers(receipt, receipt.file_paths() if receipt is not None else [])
-        if store.is_needed(self._node, receipt, self._store.folder):
+        if needs_recovery(self._node, receipt, self._store.folder):
             preload.import_all()
-            store.recover(self._node, receipt, self._store.folder)
+            recover(self._node, receipt, self._store.folder)
         retry_if_changed(self._converge)
 
     def _converge(self) -> None:
@@ -257,7 +257,7 @@ class Converger:
     def _refuse_strangers(self, receipt: Receipt | None, paths: Iterable[str]) -> None:
         """Raise ConfigurationError for files in the way; AlreadyRunningError if a running instance owns them."""
         try:
-            store.refuse_strangers(self._node, receipt, paths)
+            refuse_strangers(self._node, receipt, paths)
         except ConfigurationError:
             locked(self._store)
             raise
@@ -292,10 +292,10 @@ class Converger:
             self._attention.raise_if_stopped()
             if any(engine.reload_why for engine in seen.plan.engines):
                 self._build_budget(seen).require_reload()
-            staying = {
+            kept = {
                 name for engine in seen.plan.engines if engine.name == record.name for name in engine.desired.served
             }
-            self._build_reverter(seen).retire(seen.receipt, record, staying=staying)
+            self._build_reverter(seen).retire(seen.receipt, record, kept_handlers=kept)
             seen = self._prepare_once()
         return seen
 

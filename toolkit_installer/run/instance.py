@@ -16,7 +16,7 @@ from toolkit_installer.kubernetes.verdicts import CleanupState
 from toolkit_installer.node import idling, machine, services, signals
 from toolkit_installer.node.signals import Stopped
 from toolkit_installer.planning import other_installer
-from toolkit_installer.receipt import memory
+from toolkit_installer.receipt import file_records
 from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.receipt.store import locked
 from toolkit_installer.reporting import outcome, saved_state
@@ -350,7 +350,7 @@ class Instance:
     def _list_drift_to_report(self) -> list[str]:
         """Return the changed files that converging would repair although their drift is only to be reported."""
         receipt = self._context.load_usable_receipt()
-        return [] if self._drift.repairs else memory.drifted(self._context.node, receipt)
+        return [] if self._drift.repairs else file_records.list_drifted(self._context.node, receipt)
 
     # --- waiting ---
 
@@ -407,7 +407,7 @@ class Instance:
         services.report_ready("waiting for the driver" if self._converger.driver_missing else "waiting for signal")
         polls, opening = self._must_poll(), self._converger.seconds_to_opening()
         saved = self._save(polls=polls)
-        seconds = wait.woken_after(later=polls, tries=saved.tries, soon=saved.standing.held, within=opening)
+        seconds = wait.seconds_to_wake_up(later=polls, tries=saved.tries, soon=saved.standing.held, within=opening)
         wait.wait(
             self._context.pid_file,
             self.store.lock_fd,
@@ -430,7 +430,7 @@ class Instance:
         query = self._daemon_set_query
         state = SavedState(
             tries=self._tries if polls else 0,
-            command=self._command or tuple(wait.started_as()),
+            command=self._command or tuple(wait.list_own_words()),
             standing=query.standing if query is not None else CleanupState(),
             looked_at=self._converged_at,
             failure=self._failure,

@@ -26,7 +26,7 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.planning import installed
 from toolkit_installer.planning.installed import Damage
 from toolkit_installer.planning.prepare import Prepared
-from toolkit_installer.receipt import memory
+from toolkit_installer.receipt import file_records
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.settings import OnDrift, ToolkitSettings
 
@@ -95,7 +95,7 @@ class DriftWatch:
                 file=self._receipt_path,
             )
             return True
-        if not memory.drifted(self._node, receipt) and not find_damage(self._node, self._toolkit, receipt):
+        if not file_records.list_drifted(self._node, receipt) and not find_damage(self._node, self._toolkit, receipt):
             return False
         self.logged = True
         if self.repairs:
@@ -109,8 +109,8 @@ class DriftWatch:
 
         Return the changes that a run would make, by path.
         """
-        paths = memory.drifted(self._node, receipt)
-        engines = receipt.asked() if receipt is not None else ()
+        paths = file_records.list_drifted(self._node, receipt)
+        engines = receipt.served_engines() if receipt is not None else ()
         # planning queries the engines, which must not start one that an administrator stopped
         may_query = not any(serving.is_socket_activated(self._node, each.name, each.socket) for each in engines)
         differences, refusal = self._plan_differences(receipt) if paths and may_query else ({}, None)

@@ -98,7 +98,7 @@ class ReadyFile:
 
 def format_ready_file(receipt: Receipt, plugin: PluginStatus | None = None) -> str:
     """Return the ready file's content: a line for each engine, with its handlers, and one for the plugin's engine."""
-    engines = [" ".join([each.name, *_list_handlers(receipt, each)]) for each in receipt.asked()]
+    engines = [" ".join([each.name, *_list_handlers(receipt, each)]) for each in receipt.served_engines()]
     served = [f"NRI plugin of {plugin.engine}"] if plugin is not None else []
     return "".join(f"{line}\n" for line in (*engines, *served))
 
@@ -256,9 +256,9 @@ class ReadinessWatch:
         """Return the engines' paths to watch: from the last query, else by the `processes` that converging found."""
         if self._queried_paths is not None or receipt is None:
             return self._queried_paths or ()
-        found = [each for engine in receipt.asked() for each in _watch_process(processes.get(engine.name))]
+        found = [each for engine in receipt.served_engines() for each in _watch_process(processes.get(engine.name))]
         alive = [each for each in found if each[2]]  # the run itself restarted the others
-        return (*alive, *(_watch_socket(self._node, engine) for engine in receipt.asked()))
+        return (*alive, *(_watch_socket(self._node, engine) for engine in receipt.served_engines()))
 
 
 _NO_RECEIPT = "there is no receipt of what is installed: `{}` rebuilds it"
@@ -357,7 +357,7 @@ def query_engines(node: Node, receipt: Receipt | None, seconds: float) -> Engine
     unserved: set[str] = set()
     watched: list[tuple[str, str, str]] = []
     stopped = silent = hangs = False
-    for engine in receipt.asked() if receipt is not None else ():
+    for engine in receipt.served_engines() if receipt is not None else ():
         # identified before the query: a restart from here on is seen
         watched.append(_watch_socket(node, engine))
         if serving.is_socket_activated(node, engine.name, engine.socket):

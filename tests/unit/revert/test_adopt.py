@@ -27,5 +27,5 @@ def test_an_engine_whose_distribution_cannot_be_told_is_cleaned_up_by_what_was_a
     monkeypatch.setattr(decide, "locate", refuse)
     asked = EngineSettings(socket="/run/asked.sock")
     settings = Settings(engine_of=((name, asked),))
-    target = adopt._target(Node.open(str(tmp_path), "/host"), settings, get_adapter(name))
+    target = adopt._find_target(Node.open(str(tmp_path), "/host"), settings, get_adapter(name))
     assert target == EngineTarget(name, asked)

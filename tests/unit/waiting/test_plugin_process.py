@@ -24,7 +24,7 @@ from toolkit_installer.nri.session import Engine, Event, PluginConfigured, Servi
 from toolkit_installer.settings import NriSettings, Settings
 from toolkit_installer.waiting.child_process import ChildProcess
 from toolkit_installer.waiting.plugin import FUNCTION, CannotStartError, PluginWatch
-from toolkit_installer.waiting.plugin_process import StatusReporter
+from toolkit_installer.waiting.plugin_process import PluginReporter
 from toolkit_installer.waiting.plugin_protocol import build_settings
 
 PLACE = "run/nri/nri.sock"
@@ -221,7 +221,7 @@ def reports(events: list[tuple[float, Event | ConnectionLost]], seconds: float) 
     now, told = 0.0, []
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(0)
-    teller = StatusReporter(theirs.detach(), 0, PLACE, lambda: now)
+    teller = PluginReporter(theirs.detach(), 0, PLACE, lambda: now)
     begin = 1000.0
     while (now := begin) and begin < 1000.0 + seconds:
         for pause, event in events:
