@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.fake_node import DAEMON_JSON, DEADLINE, FakeNode, Run
-from toolkit_installer.waiting.wait import SEEN_AS
+from toolkit_installer.waiting.wait import STATE_LINK
 
 pytestmark = pytest.mark.real_start
 
@@ -35,7 +35,7 @@ def memory(pid: int) -> Path:
     while b"idle_process." not in Path(f"/proc/{pid}/cmdline").read_bytes():
         assert time.monotonic() < deadline
         time.sleep(0.01)
-    (found,) = [each for each in Path(f"/proc/{pid}/fd").iterdir() if os.readlink(each) == SEEN_AS]
+    (found,) = [each for each in Path(f"/proc/{pid}/fd").iterdir() if os.readlink(each) == STATE_LINK]
     return found
 
 

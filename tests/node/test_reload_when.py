@@ -194,7 +194,7 @@ def test_a_reload_that_is_not_allowed_any_more_once_the_toolkit_is_there_is_put_
         assert node.do("run", "--no-daemon", *AT).process.returncode == 0
     before, served = node.snapshot(), dockerd.take()
     answers = iter([None, Pending(("docker",), "a container was started", 1.0)])
-    monkeypatch.setattr(ReloadGate, "looked_at", lambda _self, _seen: next(answers))
+    monkeypatch.setattr(ReloadGate, "find_pending", lambda _self, _seen: next(answers))
     changed = ("--runtime-name", "another", "--nvidia-container-runtime.log-level", "debug")
     run = faults.run(node, tmp_path, "run", "--no-daemon", *AT, *changed)
     assert run.code == 3, run.output
@@ -220,13 +220,13 @@ def test_what_a_run_killed_with_a_pending_reload_left_is_reverted_by_the_next_on
     node: FakeNode, dockerd: FakeDockerd, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, served = node.snapshot(), dockerd.take()
-    real = ReloadGate.looked_at
+    real = ReloadGate.find_pending
 
     def put_off(plan: faults.Plan) -> faults.Outcome:
         answers = iter([None, Pending(("docker",), "a container was started", 1.0)])
-        monkeypatch.setattr(ReloadGate, "looked_at", lambda _self, _seen: next(answers))
+        monkeypatch.setattr(ReloadGate, "find_pending", lambda _self, _seen: next(answers))
         outcome = faults.run(node, tmp_path, "run", "--no-daemon", *AT, plan=plan)
-        monkeypatch.setattr(ReloadGate, "looked_at", real)
+        monkeypatch.setattr(ReloadGate, "find_pending", real)
         return outcome
 
     calls = len(put_off(faults.Plan()).calls)

@@ -24,7 +24,7 @@ from toolkit_installer.engines.containerd.inspection import ContainerdInspection
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.reading import FileIdentity, Found, Metadata
-from toolkit_installer.receipt.memory import digest_of
+from toolkit_installer.receipt.file_records import digest_of
 from toolkit_installer.settings import EngineName, Program
 
 DATA = Path(__file__).parents[1] / "data" / "containerd"

@@ -7,30 +7,30 @@ from collections.abc import Collection
 
 import msgspec
 
-from toolkit_installer import log
-from toolkit_installer.applying import canary, files, impact, record
-from toolkit_installer.applying.record import Recorder
+from toolkit_installer import foreign_words, log
+from toolkit_installer.applying import files, impact, record
+from toolkit_installer.applying.record import ReceiptBuilder
 from toolkit_installer.applying.reload import NotServedError, Switch, Switcher
 from toolkit_installer.applying.reload_gate import ReloadBudget, ReloadGate, ReloadPendingError
-from toolkit_installer.driver import cdi
+from toolkit_installer.driver import cdi, roots
 from toolkit_installer.engines.adapters import get_adapter
-from toolkit_installer.engines.api import LiveState
+from toolkit_installer.engines.api import EngineSilentError, LiveState
+from toolkit_installer.engines.ownership import is_beneath
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
 from toolkit_installer.events import EventKind, publish
 from toolkit_installer.node import signals
 from toolkit_installer.node.files import ChangedMeanwhileError
-from toolkit_installer.node.locks import PidFile
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.reading import Tree
 from toolkit_installer.node.root import NodeError
-from toolkit_installer.node.signals import SignalCollector, Stopped
+from toolkit_installer.node.signals import Stopped
 from toolkit_installer.planning import files_naming, plan, toolkit_users
 from toolkit_installer.planning.installed import Copies, SpecificationWork
 from toolkit_installer.planning.plan import EngineWork
 from toolkit_installer.planning.prepare import Prepared, prepare
 from toolkit_installer.receipt.schema import Copy, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.settings import Cleanup, EngineName, ReloadMode, Settings
+from toolkit_installer.settings import EngineName, ReloadMode, Settings
 
 
 class Applier:
@@ -38,22 +38,22 @@ class Applier:
 
     def __init__(
         self,
-        node: Node,
         store: ReceiptStore,
-        pid_file: PidFile,
-        attention: SignalCollector,
-        settings: Settings,
+        receipts: ReceiptBuilder,
+        switcher: Switcher,
         gate: ReloadGate,
+        budget: ReloadBudget,
+        *,
+        interruptible: bool,
     ) -> None:
-        self.node = node
-        self.store = store
-        self.attention = attention
-        self.settings = settings
-        self.gate = gate
-        self.interruptible = settings.cleanup is Cleanup.ALWAYS
-        self.switcher = Switcher(node, attention, settings.reload_timeout, store.folder)
-        self.budget = ReloadBudget(node.files, pid_file.path, settings.reload_budget)
-        self.recorder = Recorder(node, settings, store, pid_file.path, pid_file.created_folders)
+        """`interruptible`: a signal may end the change between two steps."""
+        self._node = switcher.node
+        self._store = store
+        self._receipts = receipts
+        self._switcher = switcher
+        self._gate = gate
+        self._budget = budget
+        self._interruptible = interruptible
         self._reloaded: set[EngineName] = set()
         """The engines that were told to reload their new files."""
 
@@ -65,114 +65,116 @@ class Applier:
         after a signal.
         """
         if any(engine.reload_why for engine in seen.plan.engines):
-            self.budget.require_reload()
-        self.recorder.require_recordable(seen)
-        created = self.store.prepare()
-        if self.store.load() != seen.receipt:
+            self._budget.require_reload()
+        self._receipts.require_recordable(seen)
+        created = self._store.prepare()
+        if self._store.load() != seen.receipt:
             # another run changed the node between planning and locking: the plan is out of date
-            raise ChangedMeanwhileError.of(self.store.folder)
-        receipt = self.recorder.begun(seen, created)
+            raise ChangedMeanwhileError.of(self._store.folder)
+        receipt = self._receipts.build(seen, created)
         try:
-            self.store.save(receipt, seen.originals)
+            self._store.save(receipt, seen.originals)
             if seen.plan.device_nodes:
-                seen = self._with_nodes(seen)
-                receipt = self.recorder.begun(seen, created)
-                self.store.save(receipt, seen.originals)
+                seen = self._create_device_nodes(seen)
+                receipt = self._receipts.build(seen, created)
+                self._store.save(receipt, seen.originals)
             copies = self._change(seen, receipt)
         except (InstallerError, Stopped) as error:
             try:
                 with signals.deferred():
-                    self._put_back(seen, receipt, error)
+                    self._roll_back(seen, receipt, error)
                 raise
-            except InstallerError as told:
-                told.reloaded = self.switcher.reloads > 0
+            except InstallerError as raised:
+                raised.reloaded = self._switcher.reloads > 0
                 raise
         # the engines serve the change: from here on the receipt records the node's present state
-        settled = files.remove_needless_folders(
-            self.node, record.build_final_receipt(seen, receipt, copies), self.store.folder
+        final = files.remove_needless_folders(
+            self._node, record.build_final_receipt(seen, receipt, copies), self._store.folder
         )
-        self.store.save(settled, {})
-        self.store.tidy(settled)
+        self._store.save(final, {})
+        self._store.tidy(final)
         # not earlier: a rollback up to here restores an engine configuration that still names these files
         for name in seen.plan.toolkit.remove:
-            files.remove(self.node, seen.plan.toolkit.folder, name)
+            files.remove(self._node, seen.plan.toolkit.folder, name)
 
-    def _with_nodes(self, seen: Prepared) -> Prepared:
+    def _create_device_nodes(self, seen: Prepared) -> Prepared:
         """Create the driver's device nodes, which stay; return a new plan made with them present.
 
         The new plan is based on the node's present state and on the receipt from before this run.
         """
-        self._safe_point()
+        self._stop_if_requested()
         cdi.SpecificationGenerator(seen.target.payload, seen.target.settings.toolkit, seen.target.driver).create_nodes(
-            self.node.calls
+            self._node.calls
         )
-        again = prepare(seen.receipt, self.settings, self.node, self.store)
-        if again.plan.device_nodes:
-            raise ChangedMeanwhileError.of(again.plan.device_nodes[0])  # another program removed it just now
-        for work in again.plan.specifications:
-            if work.note and work.path not in {known.path for known in seen.plan.specifications}:
+        replanned = prepare(seen.receipt, seen.target.settings, self._node, self._store)
+        if replanned.plan.device_nodes:
+            raise ChangedMeanwhileError.of(replanned.plan.device_nodes[0])  # another program removed it just now
+        for work in replanned.plan.specifications:
+            if work.note and work.path not in {earlier.path for earlier in seen.plan.specifications}:
                 log.get().warning("A CDI specification", key="cdi-note", file=work.path, what=work.note)
-        return again
+        return replanned
 
     def _change(self, seen: Prepared, receipt: Receipt) -> tuple[Copy, ...]:
         """Carry out the plan's steps; return the copies of payload files for the receipt to record."""
         work = seen.plan.toolkit
         for folder in receipt.folders:
-            self.node.files.make_folders(folder)
-        copied = files.install(self.node, seen, self._safe_point)
+            self._node.files.make_folders(folder)
+        copied = files.install(self._node, seen, self._stop_if_requested)
         if seen.receipt is None or seen.receipt.state is not State.INSTALLED:
             # a killed run may have renamed files without flushing them: make them survive a power cut
-            files.flush(self.node, work, receipt.folders)
+            files.flush(self._node, work, receipt.folders)
         if work.write:
             log.get().info("Installed the toolkit", key="toolkit-installed", folder=work.folder, files=len(work.write))
         # additions first: remove what is no longer wanted once the engines serve the new state
-        made = [each for each in seen.plan.specifications if each.target != each.base]
-        gone = [each for each in seen.plan.specifications if each.target == each.base]
-        for specification in made:
-            self._safe_point()
-            self.switcher.writer.write(None, specification.file, specification.target)
+        added = [each for each in seen.plan.specifications if each.target != each.base]
+        removed = [each for each in seen.plan.specifications if each.target == each.base]
+        for specification in added:
+            self._stop_if_requested()
+            self._switcher.writer.write(None, specification.file, specification.target)
         # installing the toolkit may have taken a while; from the first engine on, the change is completed or rolled
         # back
-        self.gate.require(seen)
+        self._gate.require(seen)
         for engine in seen.plan.engines:
-            self._safe_point()
+            self._stop_if_requested()
             if engine.reload_why and engine.reload.ends_after_calls:
                 # a client that stops this process through this engine waits for it, and the engine's restart waits for
                 # that client
-                self.attention.raise_if_stopped()
-            self._switch_engine(engine, work.folder)
-        for specification in gone:
-            self._safe_point()
-            self.switcher.writer.write(None, specification.file, specification.target)
+                self._switcher.attention.raise_if_stopped()
+            self._switch_engine(engine, seen)
+        for specification in removed:
+            self._stop_if_requested()
+            self._switcher.writer.write(None, specification.file, specification.target)
         written = {file.name for file in work.write}
-        stood = [each for each in seen.facts.toolkit.copies if each.name not in written]
-        return Copies(self.node, work.folder, Tree(seen.target.payload.root)).settled([*stood, *copied])
+        unchanged = [each for each in seen.facts.toolkit.copies if each.name not in written]
+        return Copies(self._node, work.folder, Tree(seen.target.payload.root)).settled([*unchanged, *copied])
 
-    def _safe_point(self) -> None:
-        if self.interruptible:
-            self.attention.raise_if_stopped()
+    def _stop_if_requested(self) -> None:
+        if self._interruptible:
+            self._switcher.attention.raise_if_stopped()
 
-    def _switch_engine(self, work: EngineWork, folder: str) -> None:
+    def _switch_engine(self, work: EngineWork, seen: Prepared) -> None:
+        """Write an engine's files, and reload it if that is due. Raises as `apply` does."""
+        settings, folder = seen.target.settings, seen.plan.toolkit.folder
         reload = work.reload if work.reload_why else msgspec.structs.replace(work.reload, mode=ReloadMode.NONE)
         if work.reload_why:
             log.get().info("The engine is to be reloaded", key="reload-needed", engine=work.name, why=work.reload_why)
-            with contextlib.nullcontext() if self.interruptible else signals.deferred():
-                impact.log_impact(self.node, work.name, work.inspection, reload, folder)
-            self.budget.spend()
+            with contextlib.nullcontext() if self._interruptible else signals.deferred():
+                impact.log_impact(self._node, work.name, work.inspection, reload, folder)
+            self._budget.spend()
 
         def wrong(live: LiveState) -> list[str]:
             return plan.find_differences(live, work.desired)
 
         switch = Switch(get_adapter(work.name), work.inspection, work.desired.files, reload, wrong)
-        before = self.switcher.reloads
+        before = self._switcher.reloads
         try:
-            self.switcher.make(switch, interruptible=self.interruptible)
+            self._switcher.make(switch, interruptible=self._interruptible)
         finally:
-            if self.switcher.reloads > before:
+            if self._switcher.reloads > before:
                 self._reloaded.add(work.name)
-        if self.settings.verify_with_canary and self.switcher.reloads > before:
-            with contextlib.nullcontext() if self.interruptible else signals.deferred():
-                canary.verify(self.node, work, self.settings, folder)
+        if settings.verify_with_canary and self._switcher.reloads > before:
+            with contextlib.nullcontext() if self._interruptible else signals.deferred():
+                try_handlers(self._node, work, settings, folder)
         if work.changes and work.reload.mode is ReloadMode.NONE and not work.reload.by_itself:
             log.get().warning(
                 "The engine was not reloaded: it serves the handlers after its next restart",
@@ -183,7 +185,7 @@ class Applier:
                 reason=work.inspection.silence or None,
             )
 
-    def _put_back(self, seen: Prepared, receipt: Receipt, error: InstallerError | Stopped) -> None:
+    def _roll_back(self, seen: Prepared, receipt: Receipt, error: InstallerError | Stopped) -> None:
         """Roll back: restore the old bytes of the engines' files, reload where they may have been read, and check.
 
         Raises EngineRejectedError or EngineDownError in place of an error that came from the engine.
@@ -196,50 +198,54 @@ class Applier:
             )
         elif isinstance(error, InstallerError):
             publish(EventKind.ROLLBACK, "The change failed and is taken back", level="error", reason=str(error))
-        failures = [failure for work in reversed(seen.plan.engines) if (failure := self._tried_back(work, error))]
-        failures += [failure for made in seen.plan.specifications if (failure := self._tried_replacing(made))]
+        failures = [failure for work in reversed(seen.plan.engines) if (failure := self._roll_back_engine(work, error))]
+        failures += [failure for work in seen.plan.specifications if (failure := self._roll_back_specification(work))]
         if failures:
             # raise only now, so that one failure does not keep the other engines from being restored; raise the gravest
             raise next((each for each in failures if isinstance(each, EngineDownError)), failures[0])
         previous = seen.receipt
         if previous is not None:
-            self._keep_record(previous, receipt, {file.name for file in seen.plan.toolkit.write})
+            self._restore_record(previous, receipt, {file.name for file in seen.plan.toolkit.write})
         else:
-            self._remove_what_is_new(seen, receipt)
-            files.remove_folders(self.node, receipt, self.store)
+            self._remove_new_files(seen, receipt)
+            files.remove_folders(self._node, receipt, self._store)
         if isinstance(error, NotServedError):
             raise EngineRejectedError(
                 f"the engine did not take the change over: {error.reason}; its old configuration is back, and it "
-                + ("is restarted by systemd once this process has ended" if self.switcher.unseen else "answers"),
+                + (
+                    "is restarted by systemd once this process has ended"
+                    if self._switcher.left_to_systemd
+                    else "answers"
+                ),
                 hint="look at the engine's own log for its reason",
             ) from error
 
-    def _remove_what_is_new(self, seen: Prepared, receipt: Receipt) -> None:
+    def _remove_new_files(self, seen: Prepared, receipt: Receipt) -> None:
         """Remove the toolkit's new files; keep all of them while a process uses the toolkit or a file names it."""
         folder = receipt.toolkit_folder
-        named = files_naming.find_naming_files(self.node, folder, known=files_naming.list_recorded_files(receipt))
-        for each in named:
+        naming = files_naming.find_naming_files(self._node, folder, known=files_naming.list_recorded_files(receipt))
+        for each in naming:
             log.get().warning(
                 "The toolkit stays: a file of an engine names it",
                 key="toolkit-named",
                 file=each.file,
                 line=each.line,
             )
-        if not named and not toolkit_users.is_still_needed(self.node, folder, receipt.engines):
+        if not naming and not toolkit_users.is_still_needed(self._node, folder, receipt.engines):
             new = tuple(name for name in receipt.toolkit_files if name not in seen.plan.toolkit.present)
-            files.remove_toolkit_files(self.node, msgspec.structs.replace(receipt, toolkit_files=new))
+            files.remove_toolkit_files(self._node, msgspec.structs.replace(receipt, toolkit_files=new))
 
-    def _keep_record(self, previous: Receipt, receipt: Receipt, written: Collection[str]) -> None:
+    def _restore_record(self, previous: Receipt, receipt: Receipt, written: Collection[str]) -> None:
         """Save the previous receipt again, with the new toolkit files added.
 
         Contents of files in `written` are dropped, as each may or may not have been overwritten.
         """
         names = dict.fromkeys([*previous.toolkit_files, *receipt.toolkit_files])
         folders = dict.fromkeys([*previous.folders, *receipt.folders])
-        known = tuple(each for each in previous.contents if each.name not in written)
-        kept = msgspec.structs.replace(previous, toolkit_files=tuple(names), folders=tuple(folders), contents=known)
+        contents = tuple(each for each in previous.contents if each.name not in written)
+        kept = msgspec.structs.replace(previous, toolkit_files=tuple(names), folders=tuple(folders), contents=contents)
         try:
-            self.store.save(kept, {})
+            self._store.save(kept, {})
         except NodeError as error:
             # the receipt on the node says that a change is under way: the next run finishes it
             log.get().warning(
@@ -248,10 +254,10 @@ class Applier:
                 reason=str(error),
             )
 
-    def _tried_replacing(self, work: SpecificationWork) -> InstallerError | None:
+    def _roll_back_specification(self, work: SpecificationWork) -> InstallerError | None:
         """Restore the old version of a CDI specification; return the error if that fails."""
         try:
-            self.switcher.writer.write(None, work.file, work.file.content)
+            self._switcher.writer.write(None, work.file, work.file.content)
         except ChangedMeanwhileError:
             log.get().warning(
                 "Somebody else wrote the CDI specification meanwhile: it stays",
@@ -268,7 +274,7 @@ class Applier:
             return failure
         return None
 
-    def _tried_back(self, work: EngineWork, error: InstallerError | Stopped) -> InstallerError | None:
+    def _roll_back_engine(self, work: EngineWork, error: InstallerError | Stopped) -> InstallerError | None:
         """Restore one engine's files; return the error if that fails."""
         old = [msgspec.structs.replace(wanted, target=wanted.file.content) for wanted in reversed(work.desired.files)]
         # an engine that was not reloaded has no new handlers to forget
@@ -278,11 +284,11 @@ class Applier:
             work.inspection,
             old,
             msgspec.structs.replace(work.reload, mode=mode),
-            lambda now: plan.find_unreverted(now, work),
+            lambda live: plan.find_unreverted(live, work),
             last_resort=True,
         )
         try:
-            self.switcher.make(switch, interruptible=False)
+            self._switcher.make(switch, interruptible=False)
         except InstallerError as reason:
             failure = reason
             if isinstance(reason, NotServedError):
@@ -299,3 +305,69 @@ class Applier:
             )
             return failure
         return None
+
+
+_USUAL_HANDLERS = ("runc", "crun")
+_CONTROL_DEVICE = "/dev/nvidiactl"
+"""Exists once the driver's kernel module is loaded."""
+
+
+def try_handlers(node: Node, work: EngineWork, settings: Settings, folder: str) -> None:
+    """Start a short container through each handler that the engine serves, and check that it runs.
+
+    That an engine lists a handler does not prove that it works: a program that does not fit the node's C library, a
+    failing hook, or a list of handlers that the engine does not act on, show only when a container is created.
+    `folder` is the toolkit's. If no container can be tried at all, log a warning and return. Raises NotServedError if a
+    handler does not work, Stopped.
+    """
+    engine = get_adapter(work.name)
+    seconds = settings.reload_timeout
+    try:
+        live = engine.ask(node, work.inspection.socket, seconds)
+        control = _find_control_handler(live, work, folder)
+        shown = _should_show_gpus(node, settings)
+        ours = {name: shown and name == settings.asked_of(work.name).runtime_name for name in work.desired.served}
+        trials = engine.try_handlers(node, work.inspection.socket, seconds, {control: False, **ours})
+    except EngineSilentError as error:
+        raise NotServedError(f"no container could be tried: {error.reason}", answers=False) from error
+    unknown = trials.unknown
+    if control in trials.faults:  # if no container can be started at all, no handler is to blame
+        unknown = f"none starts through {control or 'the default handler'} either: {trials.faults[control]}"
+    if unknown:
+        log.get().warning(
+            "No container could be tried: whether the handlers work is not known",
+            key="canary-impossible",
+            engine=work.name,
+            reason=foreign_words.mask_program_text(unknown),
+        )
+        return
+    if trials.faults:
+        faults = "; ".join(
+            f"through {name}: {foreign_words.mask_program_text(fault)}" for name, fault in trials.faults.items()
+        )
+        raise NotServedError(f"a container does not start {faults}", answers=True)
+    log.get().info(
+        "A container was started through each handler, and removed again",
+        key="canary",
+        engine=work.name,
+        handlers=",".join(ours),
+        gpus=any(ours.values()),
+    )
+
+
+def _find_control_handler(live: LiveState, work: EngineWork, folder: str) -> str:
+    """Return a handler that is not ours, preferring the usual ones; empty: use the engine's default."""
+    others = {
+        name
+        for name, path in live.handlers.items()
+        if name not in work.desired.served and name not in live.own and not is_beneath(path, folder)
+    }
+    return next((name for name in (*_USUAL_HANDLERS, *sorted(others)) if name in others), "")
+
+
+def _should_show_gpus(node: Node, settings: Settings) -> bool:
+    """Return whether a container that requests all GPUs through its environment should see them."""
+    toolkit = settings.toolkit
+    if not toolkit.accept_envvar_when_unprivileged or node.files.status(_CONTROL_DEVICE) is None:
+        return False
+    return roots.find_driver(node, toolkit).driver is not None

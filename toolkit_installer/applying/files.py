@@ -1,8 +1,8 @@
 """Install and remove the toolkit's files and folders, and write the engines' files.
 
 Copying reports its progress. Folders that were created for files that no longer belong to the installation are removed
-with them, before the final receipt is saved. `Writer` notices another program's edit between two writes of its own: the
-whole work is then repeated.
+with them, before the final receipt is saved. `FileWriter` notices another program's edit between two writes of its own:
+then the whole work is repeated.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from toolkit_installer.node.writing import own_metadata
 from toolkit_installer.planning.installed import Copies
 from toolkit_installer.planning.plan import ToolkitWork
 from toolkit_installer.planning.prepare import Prepared
-from toolkit_installer.receipt import memory
+from toolkit_installer.receipt import file_records
 from toolkit_installer.receipt.schema import Copy, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
 
@@ -46,15 +46,15 @@ class CopyProgress:
         self._total = total
         self._now = now
         self._done = 0
-        self._began = self._told = now()
+        self._began = self._reported_at = now()
 
     def add(self, count: int) -> None:
         """Add copied bytes and report progress if due; 0 after other work."""
         self._done += count
         now = self._now()
-        if now - self._told < (_BAR_SECONDS if self.bar.on else _LINE_SECONDS):
+        if now - self._reported_at < (_BAR_SECONDS if self.bar.on else _LINE_SECONDS):
             return
-        self._told = now
+        self._reported_at = now
         rate = round(self._done / (now - self._began))
         if self.bar.on:
             cells = "#" * (_CELLS * self._done // max(self._total, 1))
@@ -85,7 +85,7 @@ def install(node: Node, seen: Prepared, safe_point: Callable[[], None]) -> list[
     each = seen.receipt is not None or bool(work.present)
     sources = [tree.status(file.source) for file in work.write if file.source is not None]
     progress = CopyProgress(sum(status.st_size for status in sources if status is not None))
-    copies, made = Copies(node, work.folder, tree), []
+    copies, copied = Copies(node, work.folder, tree), []
     paths = ((node.files.in_folder(posixpath.join(work.folder, file.name)), file) for file in work.write)
     try:
         for folder, placed in itertools.groupby(paths, lambda place: posixpath.dirname(place[0])):
@@ -98,7 +98,7 @@ def install(node: Node, seen: Prepared, safe_point: Callable[[], None]) -> list[
                     node.files.copy(tree.outside(file.source), path, own_metadata(file.mode), progress.add, flush=each)
                     copy = copies.taken(file.name, file.source)
                     if copy is not None and before is not None and copy.source_stamp == FileIdentity.of(before).stamp:
-                        made.append(copy)
+                        copied.append(copy)
                     progress.add(0)
                 elif file.content is not None:
                     node.files.overwrite(path, file.content, own_metadata(file.mode), flush=each)
@@ -107,7 +107,7 @@ def install(node: Node, seen: Prepared, safe_point: Callable[[], None]) -> list[
                 node.files.flush_folder(folder)
     finally:
         progress.bar.clear()
-    return made
+    return copied
 
 
 def remove_needless_folders(node: Node, receipt: Receipt, store: str) -> Receipt:
@@ -178,7 +178,7 @@ _ATTEMPTS = 3
 """How often the work is tried if another program writes the same file meanwhile."""
 
 
-class Writer:
+class FileWriter:
     """Writes files and keeps the contents it wrote, to detect edits by other programs."""
 
     def __init__(self, node: Node, store: str) -> None:
@@ -225,7 +225,7 @@ class Writer:
         if not attempts:
             return file.found
         known = (*attempts, file.content)
-        ours = {memory.digest_of(content) for content in known if content is not None}
+        ours = {file_records.digest_of(content) for content in known if content is not None}
         self._node.files.recover(
             file.path, ours, choose_quarantine(engine, self._store) if engine is not None else None
         )

@@ -149,8 +149,8 @@ def _list_containers(node: Node, folder: str) -> Iterator[_RunningContainer | _U
     """Yield the containers with a live shim or conmon, each once, and the processes that cannot be inspected."""
     places: set[tuple[int, int]] = set()
     wanted = processes.find_matching(lambda name: name.startswith((toolkit_users.SHIM, _MONITORS)))
-    for pid, name, standing in wanted:
-        if standing is TrustLevel.UNSEEN:
+    for pid, name, trust_level in wanted:
+        if trust_level is TrustLevel.UNSEEN:
             yield _UninspectableProcess(f"the process {pid} may not be looked at by this user, root may", pid)
             continue
         try:

@@ -93,11 +93,11 @@ def describe_impact(engine: EngineName, unit: str | None, impact: ReloadImpact, 
     `by_systemd`: systemd receives a restart request. Otherwise the engine ends, and systemd follows the units'
     settings.
     """
-    said = [_describe_restart(engine, impact)]
+    sentences = [_describe_restart(engine, impact)]
     if impact.restarts:
-        said += _describe_units(unit, impact, "restarts" if by_systemd else "restarts or stops")
-    said.append(_describe_containers(impact))
-    return [*said, *(f"Unknown: {why}." for why in impact.unknown)]
+        sentences += _describe_units(unit, impact, "restarts" if by_systemd else "restarts or stops")
+    sentences.append(_describe_containers(impact))
+    return [*sentences, *(f"Unknown: {why}." for why in impact.unknown)]
 
 
 def _describe_restart(engine: EngineName, impact: ReloadImpact) -> str:
@@ -112,16 +112,16 @@ def _describe_restart(engine: EngineName, impact: ReloadImpact) -> str:
 
 
 def _describe_units(unit: str | None, impact: ReloadImpact, does: str) -> list[str]:
-    said = [f"The kubelet is restarted as well: it runs in {unit}, too."] if impact.kubelet_in_unit else []
+    sentences = [f"The kubelet is restarted as well: it runs in {unit}, too."] if impact.kubelet_in_unit else []
     if impact.units is None:
-        return [*said, f"Which other units systemd {does} with it is unknown."]
+        return [*sentences, f"Which other units systemd {does} with it is unknown."]
     named = ", ".join(each.words for each in impact.units) or "no other unit"
-    said.append(f"With it systemd {does} {named}.")
+    sentences.append(f"With it systemd {does} {named}.")
     if impact.units_at_stop:
         named = ", ".join(each.words for each in impact.units_at_stop)
-        said.append(f"It would stop with it, and not every release of systemd leaves alone at a restart, {named}.")
+        sentences.append(f"It would stop with it, and not every release of systemd leaves alone at a restart, {named}.")
     return [
-        *said,
+        *sentences,
         *(
             f"The containers of {row.name} end with {each.name} unless {row.restore_setting} is on."
             for row in ENGINES
@@ -197,14 +197,14 @@ class _UninspectableError(Exception):
 def find_running_containers(node: Node, name: EngineName, inspection: Inspection, folder: str) -> RunningContainers:
     """Return the engine's running containers; `folder` is the toolkit's. Raises NodeError, OSError."""
     live, engine = inspection.live, inspection.process
-    told = live.running if live is not None else None
+    reported = live.running if live is not None else None
     if engine is None or processes.inspect_process(engine.pid) != engine:
-        return RunningContainers(told, unknown="the engine's process is not seen any more")
+        return RunningContainers(reported, unknown="the engine's process is not seen any more")
     try:
         found = {each.identity: each for each in _list_containers(node, name, engine, inspection.socket)}
-    except _UninspectableError as unseen:
-        return RunningContainers(told, unknown=str(unseen))
-    total = len(found) if told is None else told
+    except _UninspectableError as error:
+        return RunningContainers(reported, unknown=str(error))
+    total = len(found) if reported is None else reported
     if total > len(found):  # some are outside the places that are searched
         return RunningContainers(total, unknown=f"{total} containers run, and {len(found)} of them are seen from here")
     if unclear := [each.identity for each in found.values() if each.runtime is None]:
@@ -242,10 +242,10 @@ def _speaks_to(shim: Process, node: Node, socket: str) -> bool:
     return is_same_socket(root_of(shim), flag_value(shim.arguments, "-address") or "", node.root, socket)
 
 
-def _list_shim_containers(engine: Process, is_its: Callable[[Process], bool]) -> Iterator[_EngineContainer]:
+def _list_shim_containers(engine: Process, belongs: Callable[[Process], bool]) -> Iterator[_EngineContainer]:
     """Yield the containers of a containerd's shims. Raises _UninspectableError, OSError."""
     places: dict[tuple[int, int], int] = {}
-    for shim in filter(is_its, _list_processes(engine, SHIM)):
+    for shim in filter(belongs, _list_processes(engine, SHIM)):
         try:
             bundle = os.readlink(f"/proc/{shim.pid}/cwd")
             around = os.stat(f"/proc/{shim.pid}/cwd/..")
@@ -295,9 +295,9 @@ def _list_monitor_containers(engine: Process) -> Iterator[_EngineContainer]:
 
 def _list_processes(engine: Process, named: str) -> Iterator[Process]:
     """Yield the processes with the engine's `/` and a name that begins with `named`. Raises _UninspectableError."""
-    for pid, name, standing in processes.find_matching(lambda each: each.startswith(named)):
-        seen = processes.inspect_process(pid) if standing is not TrustLevel.UNSEEN else None
-        if standing is TrustLevel.UNSEEN:
+    for pid, name, trust_level in processes.find_matching(lambda each: each.startswith(named)):
+        seen = processes.inspect_process(pid) if trust_level is not TrustLevel.UNSEEN else None
+        if trust_level is TrustLevel.UNSEEN:
             raise _UninspectableError(f"this user may not look at the process {pid} ({name}), root may")
         if seen is None or not processes.has_root(seen, root_of(engine)):
             continue  # it ended meanwhile, or it belongs to a container
@@ -379,23 +379,23 @@ def _find_dependent_units(node: Node, unit: str) -> tuple[tuple[DependentUnit, .
     """Return the same for a known unit, including indirectly dependent units."""
     known = {unit}
     found: list[DependentUnit] = []
-    asked: dict[str, DependentUnit | None] = {unit: None}
-    while asked:
+    pending: dict[str, DependentUnit | None] = {unit: None}
+    while pending:
         if len(known) > _MAX_UNITS:
             return None, f"more than {_MAX_UNITS} units depend on {unit}"
-        shown = node.services.properties(list(asked), (_STATE, *_RESTARTED, *_STOPPED))
+        shown = node.services.properties(list(pending), (_STATE, *_RESTARTED, *_STOPPED))
         if shown is None:
-            return None, f"systemd does not say which units depend on {', '.join(asked)}"
+            return None, f"systemd does not say which units depend on {', '.join(pending)}"
         # a unit that is down stays down, and so do the units that depend on it alone
-        up = {name: why for name, why in asked.items() if shown[name].get(_STATE) not in _DOWN}
+        up = {name: why for name, why in pending.items() if shown[name].get(_STATE) not in _DOWN}
         found += [why for why in up.values() if why is not None]
-        asked = {}
+        pending = {}
         for of, why in up.items():
             # a unit that is only stopped is not restarted, so it restarts no other unit
             leads_on = why is None or why.setting in _RESTARTED.values()
             for theirs, setting in (_RESTARTED | _STOPPED).items() if leads_on else ():
                 new = [name for name in shown[of].get(theirs, "").split() if name not in known]
-                asked |= {name: DependentUnit(name, setting, of) for name in new}
+                pending |= {name: DependentUnit(name, setting, of) for name in new}
                 known.update(new)
     return tuple(found), ""
 

@@ -13,33 +13,30 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.planning import installed, other_installer
 from toolkit_installer.planning.plan import EngineWork
 from toolkit_installer.planning.prepare import Prepared
-from toolkit_installer.receipt import memory
+from toolkit_installer.receipt import file_records
 from toolkit_installer.receipt.schema import Content, Copy, EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.settings import EngineName, ReloadMode, Settings
+from toolkit_installer.settings import EngineName, ReloadMode
 from toolkit_installer.toolkit import layout
 from toolkit_installer.toolkit.layout import ToolkitFile
 from toolkit_installer.toolkit.payload import is_usable_runtime
 
 
-class Recorder:
+class ReceiptBuilder:
     """Builds the receipt of a change that is about to begin. Inspects the node's folders, and writes nothing."""
 
-    def __init__(
-        self, node: Node, settings: Settings, store: ReceiptStore, pid_path: str, pid_folders: tuple[str, ...]
-    ) -> None:
+    def __init__(self, node: Node, store: ReceiptStore, pid_path: str, pid_folders: tuple[str, ...]) -> None:
         """`pid_folders` are the folders that were created for the PID file."""
         self._node = node
-        self._settings = settings
         self._store = store
         self._pid_path = pid_path
         self._pid_folders = pid_folders
 
     def require_recordable(self, seen: Prepared) -> None:
         """Raise ConfigurationError if the receipt of the change could not be written and read back."""
-        self._store.require_recordable(self.begun(seen, ()))
+        self._store.require_recordable(self.build(seen, ()))
 
-    def begun(self, seen: Prepared, created: tuple[str, ...]) -> Receipt:
+    def build(self, seen: Prepared, created: tuple[str, ...]) -> Receipt:
         """Return the receipt to save before the first change; `created` are folders already created for it."""
         previous = seen.receipt
         work = seen.plan.toolkit
@@ -47,7 +44,7 @@ class Recorder:
         others = previous.engines if previous is not None else ()
         old_pid_folders = previous.pid_folders if previous is not None else ()
         names = dict.fromkeys([*old, *(file.name for file in work.files)])
-        known = previous.folders if previous is not None else self._adopted(work.folder)
+        known = previous.folders if previous is not None else self._find_adopted_folders(work.folder)
         folders = dict.fromkeys([*known, *created])
         for folder in dict.fromkeys(map(os.path.dirname, _list_written_paths(seen))):
             folders.update(dict.fromkeys(self._node.files.missing_folders(folder)))
@@ -64,44 +61,44 @@ class Recorder:
             # engines that are configured but not requested now stay recorded until they are reverted
             engines=(
                 *(record for record in others if record.name not in {engine.name for engine in seen.plan.engines}),
-                *(self._engine(seen, engine) for engine in seen.plan.engines),
+                *(self._build_engine(seen, engine) for engine in seen.plan.engines),
             ),
-            specifications=_specifications(seen),
+            specifications=_build_specifications(seen),
             cdi=seen.plan.cdi,
             cdi_switched=_find_switched_engines(seen),
             method_why=seen.plan.choice.why,
             taken_over=other_installer.list_replaced(previous, seen.plan),
         )
 
-    def _adopted(self, folder: str) -> tuple[str, ...]:
+    def _find_adopted_folders(self, folder: str) -> tuple[str, ...]:
         """Return the toolkit's folders if they hold an installer's files that no receipt names."""
         if not layout.find_installer_files(self._node.files.list(folder)):
             return ()
         return (folder, *(f"{folder}/{place}" for place in layout.FOLDERS))
 
-    def _engine(self, seen: Prepared, work: EngineWork) -> EngineRecord:
+    def _build_engine(self, seen: Prepared, work: EngineWork) -> EngineRecord:
         engine = get_adapter(work.name)
         previous = seen.receipt.engine(work.name) if seen.receipt is not None else None
         old = {file.path: file for file in previous.files} if previous is not None else {}
-        files = [_file(engine, work, wanted, old.get(wanted.path)) for wanted in work.desired.files]
+        files = [_build_file(engine, work, wanted, old.get(wanted.path)) for wanted in work.desired.files]
         process = work.inspection.process if work.reload_why else None
         if work.is_removal:
             files.reverse()  # the order of writing, which a revert after a kill reverses again
         return EngineRecord(
             name=work.name,
             socket=work.inspection.socket,
-            reload=self._settings.asked_of(work.name).reload_mode,
+            reload=seen.target.settings.asked_of(work.name).reload_mode,
             handlers=tuple(work.desired.served.items()),
             default=work.desired.default,
             files=tuple(file for file in files if file is not None),
             low_level=tuple(filter(is_usable_runtime, work.desired.low_level)),
-            defaults=_defaults(engine, work, previous),
+            defaults=_find_defaults(engine, work, previous),
             reload_due=bool(work.reload_why),
             unread_by=process.identity if process is not None else None,
         )
 
 
-def _defaults(engine: Engine, work: EngineWork, previous: EngineRecord | None) -> tuple[tuple[str, str], ...]:
+def _find_defaults(engine: Engine, work: EngineWork, previous: EngineRecord | None) -> tuple[tuple[str, str], ...]:
     """Return the default runtimes that the engine's files name, by role; the recorded one if they name ours."""
     ours = {*work.desired.served, *(dict(previous.handlers) if previous is not None else ())}
     earlier = dict(previous.defaults) if previous is not None else {}
@@ -122,7 +119,7 @@ def build_final_receipt(seen: Prepared, receipt: Receipt, copies: tuple[Copy, ..
         cdi_switched=tuple(name for name in receipt.cdi_switched if not _has_read(seen, name)),
         specifications=tuple(record for record in kept if record is not None),
         copies=copies,
-        contents=tuple(map(_content, seen.plan.toolkit.files)),
+        contents=tuple(map(_build_content, seen.plan.toolkit.files)),
     )
 
 
@@ -148,8 +145,8 @@ def _has_read(seen: Prepared, name: EngineName) -> bool:
     return live is None or not live.cdi_folders or bool(work.reload_why and work.reload.restarts)
 
 
-def _content(file: ToolkitFile) -> Content:
-    sha256 = memory.digest_of(file.content) if file.content is not None else None
+def _build_content(file: ToolkitFile) -> Content:
+    sha256 = file_records.digest_of(file.content) if file.content is not None else None
     return Content(file.name, file.mode, sha256, file.target, file.recipe)
 
 
@@ -164,7 +161,7 @@ def _list_written_paths(seen: Prepared) -> list[str]:
     return paths
 
 
-def _specifications(seen: Prepared) -> tuple[FileRecord, ...]:
+def _build_specifications(seen: Prepared) -> tuple[FileRecord, ...]:
     old = {file.path: file for file in (seen.receipt.specifications if seen.receipt is not None else ())}
     works = {work.path: work for work in seen.plan.specifications}
     records = [installed.build_record(work, old.get(path)) for path, work in works.items()]
@@ -173,16 +170,18 @@ def _specifications(seen: Prepared) -> tuple[FileRecord, ...]:
     return tuple(record for record in (*records, *unknown) if record is not None)
 
 
-def _file(engine: Engine, work: EngineWork, wanted: DesiredFile, previous: FileRecord | None) -> FileRecord | None:
+def _build_file(
+    engine: Engine, work: EngineWork, wanted: DesiredFile, previous: FileRecord | None
+) -> FileRecord | None:
     if wanted.target == wanted.base and previous is None and not wanted.changes:
         return None  # not ours, and not changed
     signalled = work.reload.mode is ReloadMode.SIGNAL
     if work.is_removal and previous is not None:
-        return memory.going_back(engine, previous, wanted, signalled=signalled)
+        return file_records.build_revert_record(engine, previous, wanted, signalled=signalled)
     contents = [wanted.target]
     if signalled:
         contents += map(engine.build_transitional_content, (wanted.target, wanted.base, wanted.file.content))
-    return memory.recorded(engine, wanted, wanted.file.found, previous, contents)
+    return file_records.build_record(engine, wanted, wanted.file.found, previous, contents)
 
 
 def _build_final_engine(seen: Prepared, record: EngineRecord) -> EngineRecord:
@@ -194,5 +193,5 @@ def _build_final_engine(seen: Prepared, record: EngineRecord) -> EngineRecord:
     files = []
     for file in record.files:
         target = targets[file.path]
-        files.append(msgspec.structs.replace(file, written=() if target is None else (memory.digest_of(target),)))
+        files.append(msgspec.structs.replace(file, written=() if target is None else (file_records.digest_of(target),)))
     return msgspec.structs.replace(record, files=tuple(files), reload_due=False, unread_by=None)

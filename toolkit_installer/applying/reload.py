@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from toolkit_installer import foreign_words, log
-from toolkit_installer.applying.files import Writer
+from toolkit_installer.applying.files import FileWriter
 from toolkit_installer.engines.api import DesiredFile, Engine, EngineSilentError, Inspection, LiveState, Reload
 from toolkit_installer.engines.common.serving import EngineBrokenError, find_process
 from toolkit_installer.errors import ConfigurationError, InstallerError
@@ -64,7 +64,7 @@ class Switch(msgspec.Struct, frozen=True):
     wrong: Callable[[LiveState], list[str]]
     last_resort: bool = False
     """The engine must come back with these files: a failed reload is repeated, and always waited for."""
-    leaves: str = ""
+    forgotten_folder: str = ""
     """The toolkit folder whose handlers the engine is to forget; empty: none."""
 
 
@@ -74,16 +74,16 @@ class Switcher:
     def __init__(self, node: Node, attention: SignalCollector, seconds: float, store: str) -> None:
         """`seconds`: how long an engine may take to serve a change. `store`: the receipt's folder."""
         self.node = node
-        self.writer = Writer(node, store)
+        self.writer = FileWriter(node, store)
         self.attention = attention
         self.seconds = seconds
         self.reloads = 0
         """How many reloads were attempted."""
-        self.unseen: list[str] = []
+        self.left_to_systemd: list[str] = []
         """The engines whose restart was left to systemd."""
         self._tick: Callable[[], None] = lambda: None
         """Reports that an engine is waited for."""
-        self._away: Callable[[], float] = lambda: 0.0
+        self._elapsed: Callable[[], float] = lambda: 0.0
         """Returns the seconds waited."""
         self._signalled = False
         """Whether an engine was signalled: an engine that is down since may have died of the signal."""
@@ -130,8 +130,8 @@ class Switcher:
                 why = foreign_words.mask_program_text(refusal)
                 words = f"it would not start with its files: {why}; it was not restarted"
                 raise NotServedError(words, answers=True)
-        if switch.leaves and switch.reload.restarts and switch.inspection.live is not None:
-            kept = switch.engine.find_serving_files(self.node, switch.inspection.live, switch.leaves)
+        if switch.forgotten_folder and switch.reload.restarts and switch.inspection.live is not None:
+            kept = switch.engine.find_serving_files(self.node, switch.inspection.live, switch.forgotten_folder)
             if kept:  # a restart would change nothing
                 raise NotServedError(f"{kept}; it was not restarted", answers=True)
         self.reloads += 1
@@ -149,33 +149,33 @@ class Switcher:
             )
         except NotServedError as error:
             if not switch.last_resort:
-                raise self._told(switch, error, began) from error
+                raise self._with_unit_log(switch, error, began) from error
             log.get().warning(
                 "The engine is reloaded once more", key="reloading-again", engine=switch.engine.name, reason=str(error)
             )
             try:
                 self._attempt(switch, interruptible=interruptible)
             except NotServedError as again:
-                raise self._told(switch, again, began) from again
+                raise self._with_unit_log(switch, again, began) from again
 
     def _attempt(self, switch: Switch, *, interruptible: bool) -> None:
         name = switch.engine.name
         mode = f"{switch.reload.watched_by} does it" if switch.reload.watched_by else switch.reload.mode
         publish(EventKind.RELOADING, "Reloading the engine", engine=name, mode=mode, unit=switch.reload.unit)
-        with report_waiting(name) as telling:
-            self._tick, self._away = telling.tick, telling.elapsed
+        with report_waiting(name) as report:
+            self._tick, self._elapsed = report.tick, report.elapsed
             self._wait_for(switch, interruptible=interruptible)
 
     def _wait_for(self, switch: Switch, *, interruptible: bool) -> None:
         """Make the engine reload, and wait until it serves. Raises NotServedError, Stopped."""
         name = switch.engine.name
-        heard = ""
+        restart_error = ""
         unit = switch.reload.unit
         if switch.reload.mode is ReloadMode.SIGNAL and switch.last_resort and self._signalled:
-            unit = self._fallen(switch)
+            unit = self._find_down_unit(switch)
         if unit is not None:
             try:
-                heard = self._restart(switch, unit)
+                restart_error = self._restart(switch, unit)
             except Stopped:
                 if not switch.last_resort:
                     raise
@@ -186,14 +186,14 @@ class Switcher:
                     engine=name,
                     unit=unit,
                 )
-                self.unseen.append(name)
+                self.left_to_systemd.append(name)
                 return
-        self._until_served(switch, heard, to_signal=unit is None, interruptible=interruptible)
+        self._until_served(switch, restart_error, to_signal=unit is None, interruptible=interruptible)
 
-    def _until_served(self, switch: Switch, heard: str, *, to_signal: bool, interruptible: bool) -> None:
+    def _until_served(self, switch: Switch, restart_error: str, *, to_signal: bool, interruptible: bool) -> None:
         """Wait until `switch.wrong` accepts the engine's answers twice in one process' life.
 
-        `to_signal`: signal the engine after its first answer. `heard` is the start of the error message if the engine
+        `to_signal`: signal the engine after its first answer. `restart_error` begins the error message if the engine
         does not come to serve. Raises NotServedError; Stopped if it is `interruptible` and a signal came.
         """
         before = switch.inspection.process
@@ -204,10 +204,10 @@ class Switcher:
                 live = switch.engine.ask(self.node, switch.inspection.socket, seconds)
             except EngineSilentError as error:
                 last, answers = error.reason, False
-                steady.ended()
+                steady.record_failure()
                 # neither state recovers by itself: the sooner the next step is tried, the better
-                if isinstance(error, EngineBrokenError) or self._fallen(switch) is not None:
-                    raise NotServedError(f"{heard}{last}", answers=False) from error
+                if isinstance(error, EngineBrokenError) or self._find_down_unit(switch) is not None:
+                    raise NotServedError(f"{restart_error}{last}", answers=False) from error
             else:
                 stale = switch.reload.restarts and before is not None and live.process == before
                 last, answers = "; ".join([*(["it was not restarted"] if stale else []), *switch.wrong(live)]), True
@@ -218,12 +218,14 @@ class Switcher:
                         to_signal = False
                         continue
                     last = "it could not be signalled"
-                if steady.confirmed(None if last else live):
-                    _log_served(switch, live, before, self._away())
+                if steady.record_answer(None if last else live):
+                    _log_served(switch, live, before, self._elapsed())
                     return
             if steady.ends >= _ENDS:
-                raise NotServedError(f"{heard}it answers, and ends again and again; last: {last}", answers=False)
-            self._rest(steady, f"{heard}{last}", answers=answers)
+                raise NotServedError(
+                    f"{restart_error}it answers, and ends again and again; last: {last}", answers=False
+                )
+            self._rest(steady, f"{restart_error}{last}", answers=answers)
             if interruptible and self.attention.stop is not None:
                 raise Stopped(self.attention.stop)
 
@@ -235,7 +237,7 @@ class Switcher:
         self._tick()
         self.attention.take_pending(seconds)
 
-    def _fallen(self, switch: Switch) -> str | None:
+    def _find_down_unit(self, switch: Switch) -> str | None:
         """Return the unit of an engine that ended and that systemd will not start again, else None."""
         process = switch.inspection.process
         if process is None or process.unit is None or is_running(process):
@@ -252,11 +254,11 @@ class Switcher:
         try:
             restart_unit(self.node.services, unit, self.seconds, self.attention, waits, self._tick)
         except ProgramError as error:
-            heard = foreign_words.mask_program_text(str(error))
+            reason = foreign_words.mask_program_text(str(error))
             if not switch.last_resort:
                 # it would be started with the same files over and over: the sooner the old ones are back, the better
-                raise NotServedError(heard, answers=False) from error
-            return f"{heard}; "
+                raise NotServedError(reason, answers=False) from error
+            return f"{reason}; "
         return ""
 
     def _signal(self, switch: Switch, live: LiveState) -> bool:
@@ -281,7 +283,7 @@ class Switcher:
         self._signalled = True
         return True
 
-    def _told(self, switch: Switch, error: NotServedError, began: float) -> NotServedError:
+    def _with_unit_log(self, switch: Switch, error: NotServedError, began: float) -> NotServedError:
         """Return the error with the last lines of the unit's log added, unless it has them or there is no unit."""
         process = switch.inspection.process
         unit = switch.reload.unit or (process.unit if process is not None else None)
@@ -292,8 +294,8 @@ class Switcher:
 
 
 def _log_served(switch: Switch, live: LiveState, before: Process | None, seconds: float) -> None:
-    name, away = switch.engine.name, f"{seconds:.1f} s"
-    publish(EventKind.ENGINE_SERVES, "The engine serves its configuration", engine=name, away=away)
+    name, reload_seconds = switch.engine.name, f"{seconds:.1f} s"
+    publish(EventKind.ENGINE_SERVES, "The engine serves its configuration", engine=name, away=reload_seconds)
     if not switch.reload.restarts and before is not None and live.process is not None and live.process != before:
         log.get().warning(
             "The engine was signalled, and another process serves now: it ended and was started again",
@@ -327,7 +329,7 @@ class Steadiness(msgspec.Struct):
         """Seconds to the deadline; negative once it has passed."""
         return self.deadline - time.monotonic()
 
-    def confirmed(self, live: LiveState | None) -> bool:
+    def record_answer(self, live: LiveState | None) -> bool:
         """Record a good answer, or None for any other; return whether it is the second good one of one process."""
         again = self._served is not None and live is not None and self._served.process == live.process
         if self._served is not None and live is not None and not again:
@@ -335,7 +337,7 @@ class Steadiness(msgspec.Struct):
         self._served, self._first = live, live is not None and not again
         return again
 
-    def ended(self) -> None:
+    def record_failure(self) -> None:
         """Record a failed query."""
         self.ends += self._served is not None
         self._served, self._first = None, False
@@ -383,7 +385,7 @@ def restart_unit(  # the inputs of a restart
         raise Stopped(attention.stop)  # systemd has the request, and the engine reads its files at its start
     until: float | None = None
 
-    def leave_it_if_it_waits() -> None:
+    def stop_if_engine_waits() -> None:
         nonlocal until
         tick()
         attention.take_pending()
@@ -395,7 +397,7 @@ def restart_unit(  # the inputs of a restart
             attention.awaited_by = calls
             raise Stopped(attention.stop)
 
-    services.restart(unit, seconds=seconds, meanwhile=leave_it_if_it_waits)
+    services.restart(unit, seconds=seconds, meanwhile=stop_if_engine_waits)
 
 
 _LINE_SECONDS = 5.0
@@ -442,9 +444,9 @@ class WaitReport:
 @contextlib.contextmanager
 def report_waiting(engine: str) -> Iterator[WaitReport]:
     """Report inside the block that `engine` is waited for, also while systemctl restarts its unit."""
-    telling = WaitReport(engine)
+    report = WaitReport(engine)
     try:
-        with programs.report_progress(telling.tick):
-            yield telling
+        with programs.report_progress(report.tick):
+            yield report
     finally:
-        telling.line.clear()
+        report.line.clear()

@@ -32,7 +32,6 @@ from toolkit_installer.node.files import Files
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.writing import own_metadata
 from toolkit_installer.planning import plan as plan_of
-from toolkit_installer.settings import Settings
 
 if TYPE_CHECKING:
     from toolkit_installer.applying.gpu_containers import BusyReasons, PathIdentities
@@ -106,7 +105,7 @@ class ReloadBudget:
 
     def require_reload(self) -> None:
         """Raise ConfigurationError if the budget is used up."""
-        reason = find_any_refusal(self._reloads(), machine.boot_seconds(), self.budget)
+        reason = find_any_refusal(self._read_reloads(), machine.boot_seconds(), self.budget)
         if reason is not None:
             raise ConfigurationError(
                 reason,
@@ -117,7 +116,7 @@ class ReloadBudget:
 
     def spend(self) -> None:
         """Record a reload that is about to be made. Raises NodeError."""
-        reloads, now = self._reloads(), machine.boot_seconds()
+        reloads, now = self._read_reloads(), machine.boot_seconds()
         if terminal.is_started_by_person():
             self._write(ReloadTimes(reloads.counting, (*reloads.forgiven, now)))
         else:
@@ -127,7 +126,7 @@ class ReloadBudget:
         """Stop counting the reloads of a change that was served and reverted on purpose. Raises NodeError."""
         # written even if nothing changes: the node's changes must not depend on how long ago the reloads were
         if self.files.read_file(self.path) is not None:
-            reloads = self._reloads()
+            reloads = self._read_reloads()
             self._write(ReloadTimes((), (*reloads.forgiven, *reloads.counting)))
 
     def _write(self, reloads: ReloadTimes) -> None:
@@ -137,7 +136,7 @@ class ReloadBudget:
         }
         self.files.overwrite(self.path, json.dumps(body).encode() + b"\n", own_metadata(_MODE))
 
-    def _reloads(self) -> ReloadTimes:
+    def _read_reloads(self) -> ReloadTimes:
         content = self.files.content(self.path)
         return parse_reloads(content or b"", machine.boot_id(), machine.boot_seconds(), self.budget[1])
 
@@ -149,8 +148,9 @@ class ReloadPendingError(ConfigurationError):
 class ReloadGate:
     """Decides for one run whether the engines may be reloaded now, and keeps the pending reload if not."""
 
-    def __init__(self, settings: Settings, node: Node) -> None:
-        self._when = settings.reload_when
+    def __init__(self, when: str, node: Node) -> None:
+        """`when`: the value of `--reload-when`."""
+        self._when = when
         self._node = node
         self.pending: Pending | None = None
         """The pending reload, as of the last check."""
@@ -163,7 +163,7 @@ class ReloadGate:
         Raises ConfigurationError, NodeError if the time zone cannot be read; Stopped.
         """
         waited, self.watched = self.pending, ()
-        pending = self.looked_at(seen)
+        pending = self.find_pending(seen)
         if pending is None:
             if waited is not None and find_due_engines(seen):
                 log.get().info(
@@ -174,13 +174,13 @@ class ReloadGate:
                 )
             self.pending = None
             return
-        self._wait_for(pending)
+        self._defer(pending)
         raise ReloadPendingError(
             f"the reload of {_join_engines(pending)} is not allowed yet: {pending.reason}",
             hint="nothing was changed; start it again then, or with --reload-when now",
         )
 
-    def _wait_for(self, pending: Pending) -> None:
+    def _defer(self, pending: Pending) -> None:
         """Record the pending reload; log it the first time, and when the reason changes."""
         waited, self.pending = self.pending, pending
         if waited is None:
@@ -201,7 +201,7 @@ class ReloadGate:
                 since=_format_time(pending.since),
             )
 
-    def looked_at(self, seen: Prepared) -> Pending | None:
+    def find_pending(self, seen: Prepared) -> Pending | None:
         """Return the reload that a change has to wait for, None if it may be made now. Raises as `require` does."""
         engines = find_due_engines(seen)
         if not engines or self._when == NOW:
@@ -209,13 +209,13 @@ class ReloadGate:
         since = self.pending.since if self.pending is not None else machine.now()
         served = _serves_target(seen)
         if self._when != IDLE:
-            closed = self._closed()
+            closed = self._find_closed_reason()
             return Pending(engines, closed[0], since, closed[1], served) if closed is not None else None
-        found = self._busy(seen)
+        found = self._find_busy_reasons(seen)
         self.watched = found.watched
         return Pending(engines, f"the node is not idle: {found.words}", since, None, served) if found.why else None
 
-    def is_worth_a_look(self, events: Collection[str]) -> bool:
+    def may_be_allowed(self, events: Collection[str]) -> bool:
         """Return whether the wait may be over after these events of `idling`.
 
         An engine that another program restarted may serve its target configuration by now.
@@ -225,43 +225,42 @@ class ReloadGate:
         if idling.ENGINE in events or self._when in (NOW, IDLE):
             return True
         try:
-            closed = self._closed()
+            closed = self._find_closed_reason()
         except InstallerError:
             return True  # the next check reports the error
         if closed is not None:  # an administrator may have set the clock, or the time zone
             reason, opens = closed
-            self._wait_for(msgspec.structs.replace(self.pending, reason=reason, opens=opens))
+            self._defer(msgspec.structs.replace(self.pending, reason=reason, opens=opens))
         return closed is None
 
-    def seconds(self) -> float | None:
+    def seconds_to_opening(self) -> float | None:
         """Return the seconds until the next window opens; None if no window is waited for, or one is open."""
         opens = self.pending.opens if self.pending is not None else None
         remaining = opens - machine.now() if opens is not None else 0.0
         return remaining if remaining > 0 else None
 
-    def _closed(self) -> tuple[str, float | None] | None:
+    def _find_closed_reason(self) -> tuple[str, float | None] | None:
         """Return a text that no window is open, and when the next opens; None if one is open."""
         from toolkit_installer.applying import reload_windows  # noqa: PLC0415  # few runs wait for a window
-        from toolkit_installer.node import machine  # noqa: PLC0415  # likewise
 
         name, of_node = machine.read_time_zone(self._node)
-        asked, now = reload_windows.parse_windows(self._when), machine.now()
-        if reload_windows.is_open(asked, now, of_node):
+        windows, now = reload_windows.parse_windows(self._when), machine.now()
+        if reload_windows.is_open(windows, now, of_node):
             return None
-        opens = reload_windows.find_next_opening(asked, now, of_node)
+        opens = reload_windows.find_next_opening(windows, now, of_node)
         when = f"the next window opens at {_format_time(opens)}" if opens is not None else "it never opens"
         return f"it is outside of {self._when} ({name}, the node's time zone): {when}", opens
 
-    def _busy(self, seen: Prepared) -> BusyReasons:
+    def _find_busy_reasons(self, seen: Prepared) -> BusyReasons:
         from toolkit_installer.applying import gpu_containers  # noqa: PLC0415  # few runs wait for an idle node
 
-        unseen = [
+        invisible = [
             work.name
             for work in seen.plan.engines
             if work.inspection.live is not None and work.inspection.live.process is None
         ]
-        if unseen:
-            why = f"the containers of {', '.join(unseen)} cannot be seen from here (hostPID: true)"
+        if invisible:
+            why = f"the containers of {', '.join(invisible)} cannot be seen from here (hostPID: true)"
             return gpu_containers.BusyReasons((why,))
         recorded = seen.receipt.engines if seen.receipt is not None else ()
         by_default = any(record.default in dict(record.handlers) for record in recorded)
@@ -272,9 +271,9 @@ def find_due_engines(seen: Prepared) -> tuple[str, ...]:
     """Return the engines that a change would reload, including those that it reverts. Pure."""
     recorded = seen.receipt.engines if seen.receipt is not None else ()
     names = [str(work.name) for work in seen.plan.engines if work.reload_why]
-    given_back = [str(record.name) for record in plan_of.find_superseded(recorded, seen.plan)]
+    reverted = [str(record.name) for record in plan_of.find_superseded(recorded, seen.plan)]
     moved = plan_of.find_moved_engine(recorded, seen.plan.engines)
-    return tuple(dict.fromkeys([*names, *given_back, *([str(moved.name)] if moved is not None else [])]))
+    return tuple(dict.fromkeys([*names, *reverted, *([str(moved.name)] if moved is not None else [])]))
 
 
 def _serves_target(seen: Prepared) -> bool:

@@ -70,9 +70,9 @@ def parse_windows(text: str) -> tuple[ReloadWindow, ...]:
 
 def normalize_windows(text: str) -> str:
     """Return the option's text with normalized spaces and case. Raises ValueError for no valid window."""
-    said = text.strip().lower()
-    if said in (NOW, IDLE):
-        return said
+    word = text.strip().lower()
+    if word in (NOW, IDLE):
+        return word
     parse_windows(text)
     return ", ".join(" ".join(item.split()).title() for item in text.split(","))
 
@@ -128,7 +128,7 @@ def find_next_opening(windows: Sequence[ReloadWindow], after: float, zone: dt.tz
     minute = int(after // 60)
     if is_open(windows, after, zone):
         return after
-    for next_one in range(minute + 1, minute + _FAR * _DAY):
-        if is_open(windows, next_one * 60.0, zone):
-            return next_one * 60.0
+    for candidate in range(minute + 1, minute + _FAR * _DAY):
+        if is_open(windows, candidate * 60.0, zone):
+            return candidate * 60.0
     return None

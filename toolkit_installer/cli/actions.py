@@ -33,10 +33,10 @@ def run(settings: Settings) -> int:
     """Install, wait, clean up; return the exit code. Raises InstallerError."""
     from toolkit_installer.node import programs
     from toolkit_installer.reporting import outcome, saved_state
-    from toolkit_installer.run.instance import Instance
+    from toolkit_installer.run.build import build_instance
     from toolkit_installer.waiting import wait
 
-    woken = wait.resumed()
+    woken = wait.read_wake_up()
     programs.reap_children()
     node = _open_node(settings)
     if woken is None:
@@ -46,14 +46,14 @@ def run(settings: Settings) -> int:
     else:
         pid_file = _resume_pid_file(settings, node, woken)
     try:
-        instance = Instance(settings, node, pid_file)
+        instance = build_instance(settings, node, pid_file)
         try:
             if woken is None:
                 code = instance.start()
             else:
                 instance.store.lock_fd = woken.lock_fd
                 if woken.lock_fd is None:
-                    instance.store.lock_fd = wait.held(node.root.outside(instance.store.folder))
+                    instance.store.lock_fd = wait.find_inherited(node.root.outside(instance.store.folder))
                 code = instance.resume(woken.events, saved_state.parse(woken.state))
             if code == ExitCode.DONE:
                 outcome.remove_record(node, pid_file.path, settings.ready_file)
@@ -94,7 +94,7 @@ def _lock_pid_files(settings: Settings, node: Node, besides: Sequence[str] = ())
     return pid_file
 
 
-def _resume_pid_file(settings: Settings, node: Node, woken: wait.Resumed) -> PidFile:
+def _resume_pid_file(settings: Settings, node: Node, woken: wait.WakeUp) -> PidFile:
     """Return the PID file that this program held when it went idle, with the others. Raises InstallerError."""
     from toolkit_installer.waiting import wait
 
@@ -103,7 +103,7 @@ def _resume_pid_file(settings: Settings, node: Node, woken: wait.Resumed) -> Pid
         held.others = tuple(PidFile(node.files, path, fd, folders) for fd, path, folders in woken.others)
     else:
         path = node.files.in_folder(settings.pid_file)
-        fd = wait.held(node.root.outside(path))
+        fd = wait.find_inherited(node.root.outside(path))
         if fd is None:
             return _lock_pid_files(settings, node, besides=settings.pid_files_besides)
         held = PidFile(node.files, path, fd, ())
@@ -347,7 +347,7 @@ def uninstall(settings: Settings) -> int:
     from toolkit_installer.revert import uninstall as uninstall_request
     from toolkit_installer.revert.uninstall import finish_uninstall
     from toolkit_installer.run import preload
-    from toolkit_installer.waiting.readiness import Marker
+    from toolkit_installer.waiting.readiness import ReadyFile
 
     try:
         node = _open_node(settings)
@@ -361,7 +361,7 @@ def uninstall(settings: Settings) -> int:
             uninstall_request.request_cleanup(node, store, path, keep_toolkit=settings.keep_toolkit, seconds=seconds)
         pid_file = _lock_pid_files(settings, node)
         try:
-            Marker(settings.ready_file, node.calls).clear_before_cleanup()
+            ReadyFile(settings.ready_file, node.calls).clear_before_cleanup()
             finish_uninstall(settings, node, store, pid_file)
             outcome.remove_record(node, pid_file.path, settings.ready_file)
         finally:

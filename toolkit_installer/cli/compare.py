@@ -43,7 +43,7 @@ from toolkit_installer.fleet.forecast import Refusal
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning.plan import find_moved_engine, find_superseded
 from toolkit_installer.planning.prepare import Prepared
-from toolkit_installer.receipt import memory, trust
+from toolkit_installer.receipt import file_records, trust
 from toolkit_installer.receipt.schema import FileRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.run import dry_run
@@ -101,7 +101,7 @@ def _load_receipt(node: Node, settings: Settings) -> Receipt | None:
 
 def _find_managed_state(node: Node, file: FileRecord) -> ManagedState:
     try:
-        state: str | None = memory.state_of(node, file)
+        state: str | None = file_records.describe_state(node, file)
     except NotCapturedError:
         state = None
     return ManagedState(file.path, state, file.written)

@@ -78,7 +78,7 @@ def complete_options(
     except (InstallerError, OSError):
         return given
     if run is not None:
-        engines = tuple(str(record.name) for record in receipt.asked()) if receipt is not None else ()
+        engines = tuple(str(record.name) for record in receipt.served_engines()) if receipt is not None else ()
         return _complete_from_run(given, environment, run, own.by_name, wanted, where.node_root, engines)
     is_told = any(
         own.is_given(name) for name in BY_NAME if name not in _NOT_TAKEN | {_PAYLOAD} and _is_of_the_node(name)
@@ -168,7 +168,7 @@ def _find_payload(option: OptionValue, run: _WaitingRun, *, same: bool) -> Optio
 
 def _derive_options(receipt: Receipt) -> dict[str, Sequence[str]]:
     """Return the options with which a run would install what the receipt records. Pure."""
-    engines: list[EngineRecord] = receipt.asked()
+    engines: list[EngineRecord] = receipt.served_engines()
     if not engines:
         return {}
     options: dict[str, Sequence[str]] = {"runtime": (",".join(engine.name for engine in engines),)}

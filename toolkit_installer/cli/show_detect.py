@@ -49,7 +49,7 @@ def gather_facts(node: Node, settings: Settings) -> tuple[dict[str, Any], Config
     error: ConfigurationError | None = None
     try:
         receipt, _ = _receipt(node, settings)
-        recorded = [each.name for each in receipt.asked()] if receipt is not None else []
+        recorded = [each.name for each in receipt.served_engines()] if receipt is not None else []
         decided = decide.detect_engines(node, settings, seen, recorded)
     except ConfigurationError as refusal:
         error = refusal

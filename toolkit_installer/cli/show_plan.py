@@ -171,7 +171,7 @@ def _waits_for(node: Node, seen: Prepared) -> str | None:
     """Return in words what `run` would wait for, None for nothing."""
     from toolkit_installer.applying.reload_gate import ReloadGate  # noqa: PLC0415  # as above
 
-    pending = ReloadGate(seen.target.settings, node).looked_at(seen)
+    pending = ReloadGate(seen.target.settings.reload_when, node).find_pending(seen)
     return pending.reason if pending is not None else None
 
 

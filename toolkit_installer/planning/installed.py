@@ -25,10 +25,10 @@ from toolkit_installer.errors import ConfigurationError, DriverNotReadyError, In
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.reading import CachedReader, FileIdentity, Found, Tree, read_bounded, wait_for_file_clock
 from toolkit_installer.node.root import is_folder
-from toolkit_installer.receipt import memory
-from toolkit_installer.receipt.schema import SPECIFICATION_ROLE, Before, Content, Copy, FileRecord, Receipt
+from toolkit_installer.receipt import file_records
+from toolkit_installer.receipt.schema import SPECIFICATION_ROLE, Content, Copy, FileRecord, OriginalFile, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.settings import Settings
+from toolkit_installer.settings import ToolkitSettings
 from toolkit_installer.toolkit import payload as payloads
 from toolkit_installer.toolkit import wrappers
 
@@ -117,23 +117,23 @@ MISSING = "missing"
 _TOUCHED = "touched since it was put in place, and the payload to compare it with is not seen from here"
 
 
-def find_damage(node: Node, settings: Settings, receipt: Receipt) -> tuple[Damage, ...]:
+def find_damage(node: Node, toolkit: ToolkitSettings, receipt: Receipt) -> tuple[Damage, ...]:
     """Return the toolkit's files that are missing or changed, in the receipt's order.
 
     A copy whose stamps differ is compared with the payload, if that is visible from here. A file that the receipt only
     names is reported only if it is empty or missing. Raises Stopped.
     """
-    look = _DamageFinder(node, settings, receipt)
-    found = (look.damage(name) for name in receipt.toolkit_files)
+    finder = _DamageFinder(node, toolkit, receipt)
+    found = (finder.damage(name) for name in receipt.toolkit_files)
     return tuple(each for each in found if each is not None)
 
 
 class _DamageFinder:
     """Inspects the files of one toolkit."""
 
-    def __init__(self, node: Node, settings: Settings, receipt: Receipt) -> None:
+    def __init__(self, node: Node, toolkit: ToolkitSettings, receipt: Receipt) -> None:
         self._node = node
-        self._settings = settings.toolkit
+        self._settings = toolkit
         self._files = CachedReader(node.files)  # all of them are in a few folders
         self._folder = receipt.toolkit_folder
         self._contents = {each.name: each for each in receipt.contents}
@@ -180,7 +180,7 @@ class _DamageFinder:
     def _digest(self, path: str) -> str | None:
         """Return the SHA-256 of a small file, with its folder cached; None if it cannot be ours."""
         try:
-            return memory.digest_of(read_bounded(self._files.root.outside(self._files.in_folder(path))))
+            return file_records.digest_of(read_bounded(self._files.root.outside(self._files.in_folder(path))))
         except (OSError, ConfigurationError):
             return None  # it vanished just now, or is larger than any of these files
 
@@ -205,7 +205,7 @@ class SpecificationFacts(msgspec.Struct, frozen=True):
 
     files: Mapping[str, tuple[str, Found | None]]
     """By requested path: the canonical path, and the file there."""
-    original: Callable[[Before], bytes]
+    original: Callable[[OriginalFile], bytes]
     """Returns a backup. Raises ConfigurationError."""
 
 
@@ -223,7 +223,7 @@ class Generated(msgspec.Struct, frozen=True):
 
 def read_specifications(node: Node, store: ReceiptStore, paths: Iterable[str]) -> SpecificationFacts:
     """Return the files at these paths. Raises ConfigurationError, NodeError."""
-    return SpecificationFacts({path: node.locate_file(path) for path in paths}, store.original)
+    return SpecificationFacts({path: node.locate_file(path) for path in paths}, store.load_original)
 
 
 def plan_specifications(
@@ -260,7 +260,7 @@ def plan_revert(seen: SpecificationFacts, record: FileRecord, folder: str) -> Sp
     path, found = seen.files[record.path]
     file = EngineFile(SPECIFICATION_ROLE, path, found)
     if found is not None and not record.is_ours(found.content):
-        changed = memory.digest_of(found.content) != (record.before.sha256 if record.before is not None else "")
+        changed = file_records.digest_of(found.content) != (record.before.sha256 if record.before is not None else "")
         note = "it is theirs now, and stays" if changed else ""
         return SpecificationWork(file, found.content, found.content, note=note)
     base, _ = _base(seen, record, found, folder)
@@ -275,18 +275,18 @@ def recognize_specification(node: Node, path: str, folder: str) -> FileRecord | 
     path, found = node.locate_file(path)
     if found is None or not _names(found, folder):
         return None
-    return FileRecord(SPECIFICATION_ROLE, path, None, (memory.digest_of(found.content),))
+    return FileRecord(SPECIFICATION_ROLE, path, None, (file_records.digest_of(found.content),))
 
 
 def build_record(work: SpecificationWork, previous: FileRecord | None) -> FileRecord | None:
     """Return the record of a specification before its change; None if nothing in the file is ours."""
     if work.target == work.base and not work.changes and previous is None:
         return None
-    written = {memory.digest_of(content) for content in (work.target,) if content is not None}
+    written = {file_records.digest_of(content) for content in (work.target,) if content is not None}
     present = work.file.content
     if previous is not None and present is not None and previous.is_ours(present):
-        written.add(memory.digest_of(present))  # until it is replaced, the file holds our last version
-    before = memory.before(work.base, work.file.found, previous)
+        written.add(file_records.digest_of(present))  # until it is replaced, the file holds our last version
+    before = file_records.build_original(work.base, work.file.found, previous)
     return FileRecord(SPECIFICATION_ROLE, work.path, before, tuple(sorted(written)))
 
 
@@ -294,7 +294,7 @@ def settled(work: SpecificationWork, record: FileRecord) -> FileRecord | None:
     """Return the record after the change, with the desired content only; None if the file is not ours."""
     if work.target is None or work.target == work.base:
         return None
-    return msgspec.structs.replace(record, written=(memory.digest_of(work.target),))
+    return msgspec.structs.replace(record, written=(file_records.digest_of(work.target),))
 
 
 def list_our_digests(receipt: Receipt | None) -> dict[str, frozenset[str]]:

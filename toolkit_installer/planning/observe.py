@@ -25,7 +25,7 @@ from toolkit_installer.planning.installed import Copies, Generated, InstalledFil
 from toolkit_installer.planning.method import CdiSupport, Choice, choose_method, explain_unreadable, find_obstacle
 from toolkit_installer.planning.plan import EngineFacts, Facts, ToolkitFacts, find_mismatches
 from toolkit_installer.planning.target import Target
-from toolkit_installer.receipt import memory
+from toolkit_installer.receipt import file_records
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import Method
@@ -90,9 +90,9 @@ def load_records(
     for file in recorded.files if recorded is not None else ():
         before, kept = None, ""
         if file.before is not None:
-            before, kept = store.original(file.before), store.place_of(file.before)
+            before, kept = store.load_original(file.before), store.original_path(file.before)
             originals[file.before.sha256] = before
-        result[file.path] = memory.remembered(engine, file, before, recorded, kept)
+        result[file.path] = file_records.to_recorded_file(engine, file, before, recorded, kept)
     return result
 
 
@@ -170,7 +170,7 @@ def _find_known_content(
     if known is None or known.recipe is None or standing is None or standing.digest != known.sha256:
         return {}
     content = node.files.content(f"{folder}/{wrappers.CONFIG_NAME}")
-    return {known.recipe: content} if content is not None and memory.digest_of(content) == known.sha256 else {}
+    return {known.recipe: content} if content is not None and file_records.digest_of(content) == known.sha256 else {}
 
 
 def inspect_cdi_support(
@@ -199,7 +199,7 @@ def add_record(base: CdiSupport, receipt: Receipt | None) -> CdiSupport:
 
 def installed_method(receipt: Receipt) -> Method | None:
     """Return the method of the installation, None if no engine was configured or found to read CDI."""
-    if not receipt.asked():
+    if not receipt.served_engines():
         return None
     return Method.CDI if receipt.cdi else Method.HANDLERS
 

@@ -27,7 +27,7 @@ from toolkit_installer.planning import plan as plan_of
 from toolkit_installer.planning.observe import observe
 from toolkit_installer.planning.plan import EngineWork, Facts, Plan, build_plan
 from toolkit_installer.planning.target import Target, resolve_target
-from toolkit_installer.receipt import memory
+from toolkit_installer.receipt import file_records
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import Method, ReloadMode, Settings
@@ -57,7 +57,7 @@ class Prepared(msgspec.Struct, frozen=True):
         """The backups to store beside the receipt, which cleanup restores, by SHA-256."""
         bases = [wanted.base for work in self.plan.engines for wanted in work.desired.files]
         bases += [work.base for work in self.plan.specifications]
-        return {**self.facts.originals, **{memory.digest_of(base): base for base in bases if base is not None}}
+        return {**self.facts.originals, **{file_records.digest_of(base): base for base in bases if base is not None}}
 
 
 def prepare(receipt: Receipt | None, settings: Settings, node: Node, store: ReceiptStore) -> Prepared:

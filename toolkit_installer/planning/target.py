@@ -43,7 +43,7 @@ def resolve_target(settings: Settings, node: Node, receipt: Receipt | None) -> T
         root.is_folder,
     )
     contents = payload.find_payload(Tree(source), source, machine.architecture())
-    recorded = [each.name for each in receipt.asked()] if receipt is not None else []
+    recorded = [each.name for each in receipt.served_engines()] if receipt is not None else []
     found = decide.detect_engines(node, settings, recorded=recorded) if settings.configure_engine else ()
     engines = tuple(Request.of(each, contents.executables, settings.toolkit.folder) for each in found)
     return Target(settings, driver, contents, engines, away)

@@ -138,7 +138,7 @@ SPECIFICATION_ROLE = "cdi"
 
 AS_WRITTEN = "as written"
 AS_BEFORE = "as it was before"
-"""How a managed file stands that only this installer has changed (`drift.state_of`)."""
+"""How a managed file stands that only this installer has changed (`file_records.describe_state`)."""
 
 
 class State(enum.StrEnum):
@@ -149,7 +149,7 @@ class State(enum.StrEnum):
     REVERTING = "reverting"
 
 
-class Before(msgspec.Struct, frozen=True):
+class OriginalFile(msgspec.Struct, frozen=True):
     """A file as it was before us. Its content is kept beside the receipt under `sha256`."""
 
     sha256: Sha256
@@ -173,12 +173,12 @@ class FileRecord(msgspec.Struct, frozen=True):
 
     role: str
     path: Absolute
-    before: Before | None
+    before: OriginalFile | None
     written: tuple[Sha256, ...]
     """SHA-256 of every content of ours that may stand there, docker's transitional too."""
     keys: tuple[OwnedKey, ...] = ()
     created: tuple[OwnedKey, ...] = ()
-    first: Before | None = None
+    first: OriginalFile | None = None
     """The file as it was before the first run, where somebody has changed it since and `before` is that by now."""
 
     @property
@@ -282,8 +282,8 @@ class Receipt(msgspec.Struct, frozen=True):
         """Return the record of an engine, None if it has none."""
         return next((engine for engine in self.engines if engine.name == name), None)
 
-    def asked(self) -> list[EngineRecord]:
-        """Return the engines that are to be asked whether they serve: those with handlers, and those that read CDI."""
+    def served_engines(self) -> list[EngineRecord]:
+        """Return the engines that should serve: those with handlers, and those that read CDI specifications."""
         return [*self.engines, *(each for each in self.cdi if self.engine(each.name) is None)]
 
     def reads_cdi(self, name: EngineName) -> bool:

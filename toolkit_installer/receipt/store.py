@@ -1,7 +1,4 @@
-"""Tidying up beside the engines' files after a run that was killed while it replaced one.
-
-Where the receipt lives on the node, and the copies of what stood there before.
-"""
+"""Stores the receipt and the original files on the node; recovers files that a killed run was replacing."""
 
 from __future__ import annotations
 
@@ -23,17 +20,16 @@ from toolkit_installer.node.locks import lock_folder
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.root import NodeError
 from toolkit_installer.node.writing import own_metadata, temporary_name
-from toolkit_installer.receipt import node_paths
-from toolkit_installer.receipt import schema as receipts
-from toolkit_installer.receipt.schema import Before, EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.receipt import node_paths, schema
+from toolkit_installer.receipt.schema import EngineRecord, FileRecord, OriginalFile, Receipt, State
 from toolkit_installer.toolkit import layout
 
 
 def refuse_strangers(node: Node, receipt: Receipt | None, paths: Iterable[str]) -> None:
-    """Raise ConfigurationError for what lies beside the files at `paths`, under our names, and no run of ours left.
+    """Raise ConfigurationError for files next to those at `paths` that have our names and are not our runs'.
 
-    It would be taken for somebody's version that a killed run had displaced, and would be put in the file's place. A
-    run that was killed left a receipt that says so; one that ended well left nothing. Raises NodeError.
+    Recovery would take them for versions that a killed run displaced, and restore them. A killed run left a receipt
+    that says so; one that ended left no such files. Raises NodeError.
     """
     if receipt is not None and receipt.state is not State.INSTALLED:
         return
@@ -58,8 +54,8 @@ def _in_the_way(path: str, file: str) -> ConfigurationError:
     )
 
 
-def is_needed(node: Node, receipt: Receipt | None, store: str) -> bool:
-    """Tell whether a run that was killed left anything for `recover` to do. Reads, never writes. Raises NodeError."""
+def needs_recovery(node: Node, receipt: Receipt | None, store: str) -> bool:
+    """Return whether a killed run left work for `recover`. Only reads. Raises NodeError."""
     if any(node.files.half_made(folder) for folder in _own_folders(receipt, store)):
         return True
     places = [os.path.split(path) for path in (receipt.file_paths() if receipt is not None else ())]
@@ -68,10 +64,9 @@ def is_needed(node: Node, receipt: Receipt | None, store: str) -> bool:
 
 
 def recover(node: Node, receipt: Receipt | None, store: str) -> None:
-    """Leave each managed file alone in its folder, as one whole version, and nothing half made in our own folders.
+    """Make each managed file one whole version, and remove temporary files next to it and in our own folders.
 
-    `store`: the receipt's folder. What the next run does not write again would stay. Raises NodeError,
-    ConfigurationError.
+    `store`: the receipt's folder. Raises NodeError, ConfigurationError.
     """
     sweep(node, receipt, store)
     if receipt is None:
@@ -82,7 +77,7 @@ def recover(node: Node, receipt: Receipt | None, store: str) -> None:
 
 
 def sweep(node: Node, receipt: Receipt | None, store: str) -> None:
-    """Leave nothing half made in our own folders. Raises NodeError."""
+    """Remove temporary files from our own folders. Raises NodeError."""
     for folder in _own_folders(receipt, store):
         node.files.sweep_folder(folder)
 
@@ -94,19 +89,19 @@ def _own_folders(receipt: Receipt | None, store: str) -> list[str]:
 
 
 def recover_engine(node: Node, engine: EngineRecord, store: str) -> None:
-    """Leave each of an engine's files alone in its folder, as one whole version. Raises as `recover` does."""
+    """Recover an engine's files. Raises as `recover` does."""
     for file in engine.files:
         _recover(node, file, choose_quarantine(get_adapter(engine.name), store))
 
 
 def recover_specifications(node: Node, receipt: Receipt) -> None:
-    """Leave each CDI specification alone in its folder, as one whole version. Raises as `recover` does."""
+    """Recover the CDI specifications. Raises as `recover` does."""
     for file in receipt.specifications:
         _recover(node, file, None)
 
 
 def _recover(node: Node, file: FileRecord, quarantine_folder: str | None) -> None:
-    """Leave one file alone in its folder; a version of somebody else's that must not stay there is quarantined."""
+    """Recover one file; another program's version that must not stay in the folder is quarantined."""
     recovered = node.files.recover(file.path, file.known, quarantine_folder)
     if recovered is Recovered.REMOVED:
         log.get().info("Tidied up", key="tidied-up", file=file.path, what=recovered)
@@ -114,11 +109,11 @@ def _recover(node: Node, file: FileRecord, quarantine_folder: str | None) -> Non
         log.get().warning("Saved an edit", key="edit-saved", file=file.path, what=recovered)
 
 
-_RECEIPT = receipts.FILE
+_RECEIPT = schema.FILE
 _ORIGINALS = "originals"
 _REQUEST = "order.json"
 _ATTEMPTS = 10
-"""How often the folder is made because another instance makes or removes it at the same time."""
+"""How often creating the folder is tried while another instance creates or removes it."""
 _PRIVATE_FOLDER = 0o700
 _PRIVATE_FILE = 0o600
 
@@ -129,16 +124,16 @@ class ReceiptStore:
     def __init__(self, node: Node, install_dir: str) -> None:
         self._node = node
         self.files = node.files
-        self.folder = f"{self.files.canonical(install_dir)}/{receipts.FOLDER}"
+        self.folder = f"{self.files.canonical(install_dir)}/{schema.FOLDER}"
         self.lock_fd: int | None = None
-        """What holds the folder's lock, None while it is not locked. Also one held before this program was executed."""
+        """The descriptor that holds the folder's lock, perhaps inherited; None while it is not locked."""
 
     def exists(self) -> bool:
-        """Tell whether the folder is there."""
+        """Return whether the folder exists."""
         return self.files.own_status(self.folder) is not None
 
     def require_private(self) -> None:
-        """Raise ConfigurationError unless the folder is ours alone: its content decides what root writes."""
+        """Raise ConfigurationError if others can write to the folder: its content decides what root writes."""
         status = self.files.own_status(self.folder)
         if status is None:
             return
@@ -162,9 +157,9 @@ class ReceiptStore:
         self.lock_fd = fd
 
     def prepare(self) -> tuple[str, ...]:
-        """Create the folder where it is missing, and lock it; return the folders around it that are of our making.
+        """Create the folder if it is missing, and lock it; return its parent folders that a run created.
 
-        Outermost first; also those that an earlier run made. Raises AlreadyRunningError, ConfigurationError, NodeError.
+        They are in order, the outermost first. Raises AlreadyRunningError, ConfigurationError, NodeError.
         """
         install_dir = os.path.dirname(self.folder)
         ours = self.files.folders_of_ours(install_dir)
@@ -181,22 +176,22 @@ class ReceiptStore:
         return ours
 
     def _prepare(self, install_dir: str) -> None:
-        made: tuple[str, ...] = ()
+        created: tuple[str, ...] = ()
         try:
-            made = self.files.make_folders(install_dir)
-            made += self.files.make_folders(self.folder, _PRIVATE_FOLDER)
+            created = self.files.make_folders(install_dir)
+            created += self.files.make_folders(self.folder, _PRIVATE_FOLDER)
             self.lock()
         except AlreadyRunningError:
             raise  # they are the other instance's by now
         except InstallerError:
-            for folder in reversed(made):
+            for folder in reversed(created):
                 self.files.remove_folder(folder)
             raise
 
     def load(self) -> Receipt | None:
-        """Return the receipt, its paths as they are seen here, or None where there is none.
+        """Return the receipt with paths as seen from here, None if there is none.
 
-        Raises ConfigurationError for one that cannot be used.
+        Raises ConfigurationError for a receipt that cannot be used.
         """
         self.require_private()
         path = f"{self.folder}/{_RECEIPT}"
@@ -204,14 +199,14 @@ class ReceiptStore:
         if found is None:
             return None
         with located(path):
-            return node_paths.seen_here(self._node, receipts.decode(found.content))
+            return node_paths.seen_here(self._node, schema.decode(found.content))
 
     def save(self, receipt: Receipt, originals: Mapping[str, bytes]) -> None:
-        """Make the receipt durable, after the copies that it names.
+        """Make the receipt durable, after the originals that it names.
 
         Raises ConfigurationError before anything is written for a receipt that `load` would refuse.
         """
-        content = self.checked_content(receipt)
+        content = self.encode_for_node(receipt)
         for digest in sorted(receipt.originals() & originals.keys()):
             path = f"{self.folder}/{_ORIGINALS}/{digest}"
             if self.files.digest(path) != digest:
@@ -221,29 +216,30 @@ class ReceiptStore:
                 self.files.flush_folder(os.path.dirname(path))
         self._write(f"{self.folder}/{_RECEIPT}", content)
 
-    def checked_content(self, receipt: Receipt) -> bytes:
-        """Return the receipt as it is written: with the node's own paths.
+    def encode_for_node(self, receipt: Receipt) -> bytes:
+        """Return the receipt's text, with the node's own paths.
 
-        Raises ConfigurationError for one that `load` would refuse, and for a file of which the node's path is unknown.
+        Raises ConfigurationError for a receipt that `load` would refuse, and for a file whose path on the node is
+        unknown.
         """
-        return self._readable(node_paths.on_node(self._node, receipt))
+        return self._encode_readable(node_paths.on_node(self._node, receipt))
 
     def require_recordable(self, receipt: Receipt) -> None:
-        """Raise ConfigurationError as `checked_content` does.
+        """Raise ConfigurationError as `encode_for_node` does.
 
-        The node is not asked for the names of folders: they are made for the files, and have names where those have.
+        Folders are omitted: they are created for the files, and have paths on the node if those have.
         """
-        self._readable(receipt)
-        self.checked_content(msgspec.structs.replace(receipt, folders=(), pid_folders=()))
+        self._encode_readable(receipt)
+        self.encode_for_node(msgspec.structs.replace(receipt, folders=(), pid_folders=()))
 
-    def _readable(self, receipt: Receipt) -> bytes:
-        content = receipts.encode(receipt)
+    def _encode_readable(self, receipt: Receipt) -> bytes:
+        content = schema.encode(receipt)
         with located(f"{self.folder}/{_RECEIPT}"):
-            receipts.require_readable(content, receipt)
+            schema.require_readable(content, receipt)
         return content
 
     def tidy(self, receipt: Receipt) -> None:
-        """Remove the copies that the receipt does not name, and their folder where it names none. Raises NodeError."""
+        """Remove the originals that the receipt does not name, and their folder if it names none. Raises NodeError."""
         folder = f"{self.folder}/{_ORIGINALS}"
         wanted = receipt.originals()
         for name in self.files.list(folder):
@@ -253,7 +249,7 @@ class ReceiptStore:
             self.files.remove_folder(folder)
 
     def is_tidy(self, receipt: Receipt) -> bool:
-        """Tell whether all copies are named by the receipt: a run may have been killed before it removed the others.
+        """Return whether the receipt names all originals: a run may have been killed before it removed the others.
 
         Raises NodeError.
         """
@@ -261,11 +257,11 @@ class ReceiptStore:
         wanted = receipt.originals()
         return wanted.issuperset(self.files.list(folder)) and (bool(wanted) or self.files.own_status(folder) is None)
 
-    def original(self, before: Before) -> bytes:
-        """Return the copy of what stood there before. Raises ConfigurationError if it is missing or damaged."""
-        path = self.place_of(before)
+    def load_original(self, file: OriginalFile) -> bytes:
+        """Return an original's content. Raises ConfigurationError if it is missing or damaged."""
+        path = self.original_path(file)
         found = self.files.read_file(path)
-        if found is None or changes.sha256(found.content) != before.sha256:
+        if found is None or changes.sha256(found.content) != file.sha256:
             raise ConfigurationError(
                 "the copy of the original file is missing or damaged",
                 path=path,
@@ -274,16 +270,16 @@ class ReceiptStore:
             )
         return found.content
 
-    def place_of(self, before: Before) -> str:
-        """Return where the copy of what stood there before lies."""
-        return f"{self.folder}/{_ORIGINALS}/{before.sha256}"
+    def original_path(self, file: OriginalFile) -> str:
+        """Return the path of an original's content."""
+        return f"{self.folder}/{_ORIGINALS}/{file.sha256}"
 
     def leave_request(self, text: bytes) -> None:
-        """Leave what `uninstall` asks of the run that holds the lock."""
+        """Write a request of `uninstall` to the run that holds the lock."""
         self._write(f"{self.folder}/{_REQUEST}", text)
 
     def take_request(self) -> bytes | None:
-        """Return the request that was left, and remove it; None where there is none."""
+        """Return the request and remove it; None if there is none."""
         path = f"{self.folder}/{_REQUEST}"
         found = self.files.read_file(path)
         if found is not None:
@@ -292,13 +288,13 @@ class ReceiptStore:
         return None
 
     def forget(self) -> None:
-        """Remove a folder without a receipt, and those around it that are of our making. Raises NodeError."""
+        """Remove a folder without a receipt, and its parent folders that a run created. Raises NodeError."""
         self.clear()
         for folder in reversed(self.files.folders_of_ours(os.path.dirname(self.folder))):
             self.files.remove_folder(folder)
 
     def clear(self) -> None:
-        """Remove the receipt first, then its copies, then the folder."""
+        """Remove the receipt, then the originals, then the folder."""
         self.files.remove(f"{self.folder}/{_RECEIPT}")
         for name in self.files.list(f"{self.folder}/{_ORIGINALS}"):
             self.files.remove(f"{self.folder}/{_ORIGINALS}/{name}")
@@ -315,7 +311,7 @@ class ReceiptStore:
 
 
 def locked(store: ReceiptStore) -> bool:
-    """Lock the receipt's folder; return False where there is none. Raises AlreadyRunningError, ConfigurationError."""
+    """Lock the receipt's folder; return False if there is none. Raises AlreadyRunningError, ConfigurationError."""
     try:
         store.lock()
     except NodeError as error:

@@ -20,7 +20,7 @@ from toolkit_installer.errors import ConfigurationError, InstallerError, located
 from toolkit_installer.node import owners
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.root import NodeError
-from toolkit_installer.receipt import memory, schema
+from toolkit_installer.receipt import file_records, schema
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.toolkit import layout, wrappers
@@ -125,7 +125,7 @@ def _wrong_file(node: Node, folder: str, found: Receipt, engine: EngineRecord, f
     content = None if usual else _content(node, file)
     if (
         content is not None
-        and memory.digest_of(content) not in file.known
+        and file_records.digest_of(content) not in file.known
         and found.toolkit_folder.encode() not in content
     ):
         yield f"names {file.path}, which has nothing of this installer's in it, nor the name of a file of {engine.name}"

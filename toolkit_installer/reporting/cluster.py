@@ -284,7 +284,7 @@ def _build_labels(receipt: Receipt | None) -> tuple[tuple[str, str], ...] | None
     """Return the labels for the node; None to leave them as they are."""
     if receipt is None or receipt.state is not State.INSTALLED:
         return None
-    engines = tuple(str(each.name) for each in receipt.asked())
+    engines = tuple(str(each.name) for each in receipt.served_engines())
     found = node_state.build_labels(version=__version__, engines=engines, payload=receipt.release)
     return tuple(sorted(found.items()))
 

@@ -137,7 +137,9 @@ class _NodeInspection:
             toolkit_folder=folder,
             installed=receipt is not None,
             toolkit_files=len(files),
-            toolkit_engines=tuple((str(each.name), each.socket) for each in receipt.asked()) if receipt else (),
+            toolkit_engines=tuple((str(each.name), each.socket) for each in receipt.served_engines())
+            if receipt
+            else (),
             other_installer=no_answer is not None,
             hooks=tuple(self._read_hooks()) if self._sees_node else (),
             no_low_level=self._find_missing_runtimes(receipt, engines),
@@ -164,7 +166,7 @@ class _NodeInspection:
         node, settings = self._node, self._settings
         evidence = self._try("the engines", (), decide.gather_evidence, node, settings)
         at_work = [each.row.engine for each in evidence if each.row is not None and each.kind in _AT_WORK]
-        known = [record.name for record in receipt.asked()] if receipt is not None else []
+        known = [record.name for record in receipt.served_engines()] if receipt is not None else []
         names = tuple(dict.fromkeys([*settings.runtimes, *at_work, *known]))
         for name in names:
             found = self._try(str(name), (), decide.locate_engines, node, settings, (name,))

@@ -23,7 +23,7 @@ from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes, trust
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.root import NodeError, Root, leads_to_file
-from toolkit_installer.receipt import memory
+from toolkit_installer.receipt import file_records
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt
 from toolkit_installer.reporting.status_verdict import FileFault
 from toolkit_installer.toolkit import wrappers
@@ -150,7 +150,7 @@ def describe_lost_values(
     try:
         content = node.files.content(file.path)
         document = adapter.parse(content) if content is not None else None
-        owned = memory.remembered(adapter, file, None).ownership.keys
+        owned = file_records.to_recorded_file(adapter, file, None).ownership.keys
     except ConfigurationError:
         return ()
     if document is None:

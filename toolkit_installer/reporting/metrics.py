@@ -24,11 +24,11 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.node.owners import refuse_if_others_write
 from toolkit_installer.node.root import Root, attempt
 from toolkit_installer.node.writing import own_metadata
-from toolkit_installer.receipt import memory
+from toolkit_installer.receipt import file_records
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.reporting import metrics_server, metrics_text
 from toolkit_installer.reporting.metrics_text import Counts, Metrics
-from toolkit_installer.settings import Address, OnDrift, Settings
+from toolkit_installer.settings import Address
 from toolkit_installer.waiting.child_process import ChildProcess
 from toolkit_installer.waiting.readiness import Readiness
 
@@ -36,15 +36,11 @@ from toolkit_installer.waiting.readiness import Readiness
 class MetricsReport:
     """A counter of the run's work, which writes the metrics to the places that the settings name."""
 
-    def __init__(self, settings: Settings, node: Node) -> None:
+    def __init__(self, node: Node, textfile: str | None, address: Address | None, *, checks_drift: bool) -> None:
         self._node = node
-        self._checks_drift = settings.on_drift is not OnDrift.IGNORE
-        path = settings.metrics_textfile
-        self._textfile = Textfile(path, node.calls) if path is not None else None
-        address = settings.metrics_address
-        self._endpoint: MetricsEndpoint | None = None
-        if address is not None:
-            self._endpoint = MetricsEndpoint(address)
+        self._textfile = Textfile(textfile, node.calls) if textfile is not None else None
+        self._endpoint = MetricsEndpoint(address) if address is not None else None
+        self._checks_drift = checks_drift
         self._counts = Counts()
         subscribe(self._count)
 
@@ -106,7 +102,7 @@ class MetricsReport:
         )
 
     def _metrics(self, readiness: Readiness, receipt: Receipt | None) -> Metrics:
-        engines = [str(each.name) for each in receipt.asked()] if receipt is not None else []
+        engines = [str(each.name) for each in receipt.served_engines()] if receipt is not None else []
         counts = self._counts_only()
         return msgspec.structs.replace(
             counts,
@@ -114,9 +110,9 @@ class MetricsReport:
             served={name: name not in readiness.unserved for name in engines},
             # as in `prepare`: without a 0, Prometheus would miss the first reload of a waiting run
             reloads={(name, why): 0 for name in engines for why in metrics_text.REASONS} | dict(counts.reloads),
-            drifted=tuple(memory.drifted(self._node, receipt)) if self._checks_drift else (),
+            drifted=tuple(file_records.list_drifted(self._node, receipt)) if self._checks_drift else (),
             payload=(receipt.release or "") if receipt is not None else "",
-            driver_usable=not readiness.driver_away,
+            driver_usable=not readiness.driver_missing,
             reload_pending=readiness.pending is not None,
             damaged=readiness.damaged,
             nri_connected=readiness.plugin.connected if readiness.plugin is not None else None,

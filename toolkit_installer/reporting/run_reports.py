@@ -6,10 +6,8 @@ from typing import TYPE_CHECKING
 
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.kubernetes.node_state import SavedReports
-from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt
 from toolkit_installer.reporting.metrics_text import Counts
-from toolkit_installer.settings import Settings
 from toolkit_installer.waiting.readiness import Readiness
 
 if TYPE_CHECKING:
@@ -20,17 +18,9 @@ if TYPE_CHECKING:
 class RunReports:
     """A sender of the node's status to the cluster and to metrics; without either it imports and does nothing."""
 
-    def __init__(self, settings: Settings, node: Node) -> None:
-        self.cluster: NodeReport | None = None
-        self.metrics: MetricsReport | None = None
-        if settings.reports is not None:
-            from toolkit_installer.reporting.cluster import NodeReport
-
-            self.cluster = NodeReport(settings.reports, node)
-        if settings.counts:
-            from toolkit_installer.reporting.metrics import MetricsReport
-
-            self.metrics = MetricsReport(settings, node)
+    def __init__(self, cluster: NodeReport | None, metrics: MetricsReport | None) -> None:
+        self.cluster = cluster
+        self.metrics = metrics
 
     @property
     def has_pending_report(self) -> bool:

@@ -92,7 +92,7 @@ def of_run(pid: int) -> SavedState | None:
 
     Of a state that is not understood, such as another release's, only the command is known.
     """
-    saved = wait.saved_by(pid)
+    saved = wait.read_saved(pid)
     if saved is None:
         return None
     state, command = parse(saved.get("state")), saved.get("command")

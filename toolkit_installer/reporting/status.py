@@ -24,7 +24,7 @@ from toolkit_installer.planning import installed, other_installer
 from toolkit_installer.planning.method import explain_choice
 from toolkit_installer.planning.observe import find_unserved
 from toolkit_installer.planning.other_installer import OtherInstaller
-from toolkit_installer.receipt import memory, schema
+from toolkit_installer.receipt import file_records, schema
 from toolkit_installer.receipt.schema import AS_WRITTEN, EngineRecord, FileRecord, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.reporting import engine_faults, outcome, saved_state
@@ -65,7 +65,7 @@ def inspect_node(node: Node, settings: Settings, store: ReceiptStore, receipt: R
     driver = _inspect_driver(node, settings, has_gpu=has_gpu)
     toolkit = _inspect_toolkit(node, settings, receipt) if receipt is not None else None
     engines = (
-        tuple(_inspect_engine(node, receipt, each, differences) for each in receipt.asked())
+        tuple(_inspect_engine(node, receipt, each, differences) for each in receipt.served_engines())
         if receipt is not None
         else ()
     )
@@ -236,7 +236,7 @@ def _inspect_driver(node: Node, settings: Settings, *, has_gpu: bool | None) -> 
 
 
 def _inspect_toolkit(node: Node, settings: Settings, receipt: Receipt) -> ToolkitHealth:
-    damage = installed.find_damage(node, settings, receipt)
+    damage = installed.find_damage(node, settings.toolkit, receipt)
     missing = tuple(each.name for each in damage if each.what == installed.MISSING)
     damaged = tuple(each for each in damage if each.what != installed.MISSING)
     return ToolkitHealth(receipt.toolkit_folder, len(receipt.toolkit_files), missing, damaged, receipt.release)
@@ -298,7 +298,7 @@ def _inspect_engine_file(
 
 def _inspect_file(node: Node, file: FileRecord, differences: Mapping[str, str]) -> FileHealth:
     """Return a file's status; `differences` is of the waiting instance's last inspection, and may be out of date."""
-    state = memory.state_of(node, file)
+    state = file_records.describe_state(node, file)
     return FileHealth(file.path, state, differences.get(file.path) if state != AS_WRITTEN else None)
 
 

@@ -108,7 +108,7 @@ class BundleTexts:
 
 def explain_blocked_queries(node: Node, settings: Settings, receipt: Receipt | None) -> str | None:
     """Return why the engines must not be queried: a request would start one that was stopped. None: all may be."""
-    sockets = {(record.name, record.socket) for record in (receipt.asked() if receipt is not None else ())}
+    sockets = {(record.name, record.socket) for record in (receipt.served_engines() if receipt is not None else ())}
     for row in registry.ENGINES:
         if row.started_by_socket:
             sockets.add((row.name, settings.asked_of(row.name).socket or row.distributions[-1].socket))
@@ -149,7 +149,7 @@ def _collect_engines(
     targets: tuple[EngineTarget, ...] = ()
     stopped = explain_blocked_queries(node, settings, receipt)
     try:
-        recorded = [each.name for each in receipt.asked()] if receipt is not None else []
+        recorded = [each.name for each in receipt.served_engines()] if receipt is not None else []
         targets = decide.detect_engines(node, settings, recorded=recorded) if stopped is None else ()
     except ConfigurationError as error:
         bundle.missing["engines"] = str(error)
@@ -197,7 +197,7 @@ def _describe_live(live: LiveState) -> dict[str, Any]:
 
 def _diff_original(node: Node, store: ReceiptStore, file: FileRecord) -> str | None:
     """Return the difference between a file and its version before the installation."""
-    before = store.original(file.before) if file.before is not None else None
+    before = store.load_original(file.before) if file.before is not None else None
     return diff.format_diff(file.path, before, node.files.content(file.path)) or None
 
 

@@ -17,7 +17,7 @@ from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning import files_naming, installed, other_installer
-from toolkit_installer.receipt import memory
+from toolkit_installer.receipt import file_records
 from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
 from toolkit_installer.settings import Settings
 from toolkit_installer.toolkit import layout, wrappers
@@ -39,22 +39,24 @@ def find_leftovers(node: Node, settings: Settings) -> Leftovers:
     """
     folder = settings.toolkit.folder
     records: list[EngineRecord] = []
-    taken: list[str] = []
+    replaced: list[str] = []
     failures: list[ConfigurationError] = []
     for adapter in map(get_adapter, settings.runtimes or registry.names()):
         try:
-            target = _target(node, settings, adapter)
+            target = _find_target(node, settings, adapter)
             inspection = adapter.inspect(node, target)
-            record = _engine(target, inspection, adapter, folder)
+            record = _build_record(target, inspection, adapter, folder)
         except ConfigurationError as error:
-            failures += _failure(node, folder, adapter, error)
+            failures += _find_failures(node, folder, adapter, error)
         else:
             records += [] if record is None else [record]
-            taken += other_installer.describe_handlers([(file.path, file.content) for file in inspection.files], folder)
-    return Leftovers(_receipt(node, settings, tuple(records), taken), tuple(failures))
+            replaced += other_installer.describe_handlers(
+                [(file.path, file.content) for file in inspection.files], folder
+            )
+    return Leftovers(_build_receipt(node, settings, tuple(records), replaced), tuple(failures))
 
 
-def _failure(node: Node, folder: str, adapter: Engine, error: ConfigurationError) -> list[ConfigurationError]:
+def _find_failures(node: Node, folder: str, adapter: Engine, error: ConfigurationError) -> list[ConfigurationError]:
     """Return the error if its file names the toolkit; else log it and return none, as it does not concern us."""
     path = error.path
     if path is not None and any(
@@ -72,7 +74,9 @@ def _failure(node: Node, folder: str, adapter: Engine, error: ConfigurationError
     return []
 
 
-def _receipt(node: Node, settings: Settings, engines: tuple[EngineRecord, ...], taken: Sequence[str]) -> Receipt | None:
+def _build_receipt(
+    node: Node, settings: Settings, engines: tuple[EngineRecord, ...], replaced: Sequence[str]
+) -> Receipt | None:
     """Return a receipt for these engines and the files in the toolkit's folder, None if there are neither."""
     folder = settings.toolkit.folder
     names = layout.find_installer_files(node.files.list(folder))
@@ -82,8 +86,8 @@ def _receipt(node: Node, settings: Settings, engines: tuple[EngineRecord, ...], 
         specification = None
     if not engines and not names and not inner and specification is None:
         return None
-    made = node.files.folders_of_ours(posixpath.dirname(folder))
-    folders = (*made, folder, *(posixpath.join(folder, place) for place in layout.FOLDERS))
+    created = node.files.folders_of_ours(posixpath.dirname(folder))
+    folders = (*created, folder, *(posixpath.join(folder, place) for place in layout.FOLDERS))
     own = () if specification is None else (specification,)
     present = tuple(place for place in folders if node.files.status(place) is not None)
     return Receipt(
@@ -96,7 +100,7 @@ def _receipt(node: Node, settings: Settings, engines: tuple[EngineRecord, ...], 
         pid_folders=(),
         engines=engines,
         specifications=own,
-        taken_over=(*taken, *other_installer.describe_folder(folder, (*inner, *names))),
+        taken_over=(*replaced, *other_installer.describe_folder(folder, (*inner, *names))),
     )
 
 
@@ -112,7 +116,7 @@ def _is_left_by_us(node: Node, folder: str) -> bool:
     return content is not None and f"\n{wrappers.SIGNATURE}".encode() in content
 
 
-def _target(node: Node, settings: Settings, adapter: Engine) -> EngineTarget:
+def _find_target(node: Node, settings: Settings, adapter: Engine) -> EngineTarget:
     """Return where this engine's files are: a distribution may have them in unusual places."""
     try:
         return decide.locate_engines(node, settings, (adapter.name,))[0]
@@ -121,7 +125,7 @@ def _target(node: Node, settings: Settings, adapter: Engine) -> EngineTarget:
         return EngineTarget(adapter.name, settings.asked_of(adapter.name))
 
 
-def _engine(target: EngineTarget, inspection: Inspection, adapter: Engine, folder: str) -> EngineRecord | None:
+def _build_record(target: EngineTarget, inspection: Inspection, adapter: Engine, folder: str) -> EngineRecord | None:
     """Return a record of the engine's files that name something of ours, or None. Raises ConfigurationError."""
     if not any(folder.encode() in (file.content or b"") for file in inspection.files):
         for file in inspection.files:
@@ -132,7 +136,7 @@ def _engine(target: EngineTarget, inspection: Inspection, adapter: Engine, folde
     for file in reversed(inspection.files):  # revert the importing files before the imported ones
         ownership = recognised.get(file.path, Ownership())
         if adapter.remove_ours(file, RecordedFile(ownership=ownership), folder).base != file.content:
-            files.append(memory.adopted(adapter, file, ownership))
+            files.append(file_records.build_adopted_record(adapter, file, ownership))
     if not files:
         return None
     return EngineRecord(adapter.name, inspection.socket, target.settings.reload_mode, (), None, tuple(files))

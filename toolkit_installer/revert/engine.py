@@ -32,7 +32,7 @@ from toolkit_installer.node.signals import SignalCollector
 from toolkit_installer.planning import prepare
 from toolkit_installer.planning.observe import has_read_files, load_records
 from toolkit_installer.planning.plan import EngineWork
-from toolkit_installer.receipt import memory
+from toolkit_installer.receipt import file_records
 from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import EngineName, EngineSettings, ReloadMode
@@ -52,25 +52,26 @@ class EngineReverter:
         store: ReceiptStore,
         attention: SignalCollector,
         seconds: float,
-        asked_of: Callable[[EngineName], EngineSettings] = lambda _name: EngineSettings(),
+        settings_of: Callable[[EngineName], EngineSettings] = lambda _name: EngineSettings(),
         *,
         others_serve: bool = False,
     ) -> None:
-        """`seconds`: how long an engine may take to answer, and to forget the handlers. `asked_of`: its settings.
+        """`seconds`: how long an engine may take to answer, and to forget the handlers.
 
-        `others_serve`: another installer has handlers in the same folder, which an engine goes on serving.
+        `settings_of` returns an engine's settings. `others_serve`: another installer has handlers in the same folder,
+        which an engine goes on serving.
         """
         self.node = node
-        self.asked_of = asked_of
+        self._settings_of = settings_of
         self.store = store
         self._others_serve = others_serve
         self.switcher = Switcher(node, attention, seconds, store.folder)
 
-    def retire(self, receipt: Receipt, record: EngineRecord, staying: Collection[str] = ()) -> Receipt:
+    def retire(self, receipt: Receipt, record: EngineRecord, kept_handlers: Collection[str] = ()) -> Receipt:
         """Revert an engine that should no longer have the handlers; keep the toolkit and the other engines.
 
-        `staying`: handlers that the engine gets again soon. Returns the receipt without the engine. Raises as `revert`
-        does.
+        `kept_handlers`: handlers that the engine gets again soon. Returns the receipt without the engine. Raises as
+        `revert` does.
         """
         log.get().info(
             "An engine or file is to have the handlers no longer: taking them back",
@@ -78,7 +79,7 @@ class EngineReverter:
             engine=record.name,
         )
         with signals.deferred():
-            receipt = self.revert(receipt, record, staying, then=_RUN_AGAIN)
+            receipt = self.revert(receipt, record, kept_handlers, next_step=_RUN_AGAIN)
         engines = tuple(other for other in receipt.engines if other.name != record.name)
         switched = tuple(
             name for name in receipt.cdi_switched if record.reload is ReloadMode.NONE or name != record.name
@@ -90,29 +91,34 @@ class EngineReverter:
         return receipt
 
     def revert(
-        self, receipt: Receipt, record: EngineRecord, staying: Collection[str] = (), *, then: str = _UNINSTALL
+        self,
+        receipt: Receipt,
+        record: EngineRecord,
+        kept_handlers: Collection[str] = (),
+        *,
+        next_step: str = _UNINSTALL,
     ) -> Receipt:
         """Revert an engine's files; return the receipt with the facts found meanwhile.
 
-        `then` says what to do once the pods that prevented it are deleted.
+        `next_step` says what to do once the pods that prevented it are deleted.
         """
         engine = get_adapter(record.name)
         originals: dict[str, bytes] = {}
-        record, work = self._work(receipt, record, originals, staying)
+        record, work = self._build_work(receipt, record, originals, kept_handlers)
         prepare.refuse_stranding(
-            self.node, work, prepare.handlers_of_ours(receipt.toolkit_folder, record, staying), then
+            self.node, work, prepare.handlers_of_ours(receipt.toolkit_folder, record, kept_handlers), next_step
         )
-        copied = self._with_copies(engine, receipt, record)
+        copied = self._add_copies(engine, receipt, record)
         if copied != record:
             record = copied
-            record, work = self._work(receipt, record, originals, staying)
+            record, work = self._build_work(receipt, record, originals, kept_handlers)
         # unless our edit enabled CDI, the files do not matter for how the engine is made to forget us
         known = () if not receipt.has_switched_cdi(record.name) else work.inspection.files
-        reload = self._reload(engine, record, msgspec.structs.replace(work.inspection, files=known))
+        reload = self._choose_reload(engine, record, msgspec.structs.replace(work.inspection, files=known))
         files = []
         for file, wanted in zip(reversed(record.files), work.desired.files, strict=True):
             signalled = reload.mode is ReloadMode.SIGNAL
-            files.append(memory.going_back(engine, file, wanted, signalled=signalled))
+            files.append(file_records.build_revert_record(engine, file, wanted, signalled=signalled))
             for note in wanted.left:
                 log.get().warning(
                     "Somebody changed what was ours", key="edit-kept", file=file.path, engine=record.name, what=note
@@ -120,7 +126,7 @@ class EngineReverter:
             for note in wanted.notes:
                 log.get().info(note, key="engine-note", file=file.path, engine=record.name)
             if wanted.base is not None:
-                originals[memory.digest_of(wanted.base)] = wanted.base
+                originals[file_records.digest_of(wanted.base)] = wanted.base
         record = msgspec.structs.replace(record, files=tuple(reversed(files)))
         if work.changes and work.inspection.process is not None:
             record = msgspec.structs.replace(record, unread_by=work.inspection.process.identity)
@@ -141,10 +147,10 @@ class EngineReverter:
     def refuse_stranding(self, receipt: Receipt, record: EngineRecord) -> None:
         """Raise ConfigurationError if `retire` would because pods need a handler that it removes."""
         is_ours = prepare.handlers_of_ours(receipt.toolkit_folder, record)
-        _, work = self._work(receipt, record, {})
+        _, work = self._build_work(receipt, record, {})
         prepare.refuse_stranding(self.node, work, is_ours, _RUN_AGAIN)
 
-    def _with_copies(self, engine: Engine, receipt: Receipt, record: EngineRecord) -> EngineRecord:
+    def _add_copies(self, engine: Engine, receipt: Receipt, record: EngineRecord) -> EngineRecord:
         """Return the record plus the files into which another program copied our handlers, without a receipt.
 
         nvidia-ctk does so: its drop-in has all runtimes that config.toml had. Our entries are removed from it; the rest
@@ -156,7 +162,7 @@ class EngineReverter:
         try:
             known = {file.role: file.path for file in record.files}
             others = engine.find_other_files(
-                self.node, self.asked_of(record.name), known, folder, dict(record.defaults)
+                self.node, self._settings_of(record.name), known, folder, dict(record.defaults)
             )
             copies = [
                 (file, ownership)
@@ -173,36 +179,36 @@ class EngineReverter:
                 file=file.path,
                 engine=record.name,
             )
-        adopted = tuple(memory.adopted(engine, file, ownership) for file, ownership in copies)
+        adopted = tuple(file_records.build_adopted_record(engine, file, ownership) for file, ownership in copies)
         return msgspec.structs.replace(record, files=(*record.files, *adopted))
 
-    def _work(
-        self, receipt: Receipt, record: EngineRecord, originals: dict[str, bytes], staying: Collection[str] = ()
+    def _build_work(
+        self, receipt: Receipt, record: EngineRecord, originals: dict[str, bytes], kept_handlers: Collection[str] = ()
     ) -> tuple[EngineRecord, EngineWork]:
         """Return the work on an engine: its files without our entries, the last recorded one first.
 
         A file in which another program made one of our handlers the default since is added to the work and to the
-        returned record. `staying`: handlers that are kept. The backups that the files are restored from are added to
-        `originals`. Raises as `_ask` does; ConfigurationError.
+        returned record. `kept_handlers`: handlers that are kept. The backups that the files are restored from are added
+        to `originals`. Raises as `_query` does; ConfigurationError.
         """
         engine = get_adapter(record.name)
-        live = self._ask(engine, record)
-        handlers = dict(record.handlers).keys() - set(staying)
+        live = self._query(engine, record)
+        handlers = dict(record.handlers).keys() - set(kept_handlers)
         if handlers and not self._others_serve:  # the other installer's handlers may have the same names
             known = {file.role: self.node.locate_file(file.path)[0] for file in record.files}
             others = engine.find_files_naming(self.node, live, known, handlers, dict(record.defaults))
-            added = tuple(memory.adopted(engine, file, ownership) for file, ownership in others)
+            added = tuple(file_records.build_adopted_record(engine, file, ownership) for file, ownership in others)
             record = msgspec.structs.replace(record, files=(*record.files, *added))
-        remembered = load_records(engine, record, self.store, originals)
+        recorded_files = load_records(engine, record, self.store, originals)
         desired = []
-        with losses.name_backups_in_errors(remembered):
+        with losses.name_backups_in_errors(recorded_files):
             for file in reversed(record.files):
                 present = EngineFile(file.role, *self.node.locate_file(file.path))  # it may be a symlink by now
-                desired.append(engine.remove_ours(present, remembered[file.path], receipt.toolkit_folder))
+                desired.append(engine.remove_ours(present, recorded_files[file.path], receipt.toolkit_folder))
         inspection = Inspection(record.socket, tuple(wanted.file for wanted in desired), live)
         return record, EngineWork(record.name, inspection, DesiredState(tuple(desired), {}, None))
 
-    def _ask(self, engine: Engine, record: EngineRecord) -> LiveState | None:
+    def _query(self, engine: Engine, record: EngineRecord) -> LiveState | None:
         """Query the engine; wait for one that runs and is slow, but not for one that is down.
 
         Raises EngineDownError if it hangs: it may offer the handlers as soon as it recovers.
@@ -218,7 +224,7 @@ class EngineReverter:
                     find_process(self.node, record.name, record.socket) is not None
                     or sockets.is_listening(self.node.root, record.socket)
                 )
-                if hangs and self._awaits_us(record):
+                if hangs and self._waits_for_us(record):
                     raise EngineDownError(
                         f"{record.name} ends only after this process, and cannot be asked which pods need the handlers "
                         "that are to be taken back: they stay",
@@ -241,18 +247,18 @@ class EngineReverter:
                 )
                 return None
 
-    def _awaits_us(self, record: EngineRecord) -> bool:
+    def _waits_for_us(self, record: EngineRecord) -> bool:
         """Return whether the engine, whose restart was requested, waits for this process to end."""
-        awaiting = self.switcher.attention.awaited_by
-        return awaiting is not None and find_process(self.node, record.name, record.socket) == awaiting
+        waiting_engine = self.switcher.attention.awaited_by
+        return waiting_engine is not None and find_process(self.node, record.name, record.socket) == waiting_engine
 
-    def _reload(self, engine: Engine, record: EngineRecord, inspection: Inspection) -> Reload:
+    def _choose_reload(self, engine: Engine, record: EngineRecord, inspection: Inspection) -> Reload:
         """Choose how to reload; cleanup goes on even if the engine cannot be reloaded."""
         if inspection.live is None:
             return Reload(ReloadMode.NONE)
-        asked = EngineSettings(reload_mode=record.reload, allow_restart=True)
+        settings = EngineSettings(reload_mode=record.reload, allow_restart=True)
         try:
-            return engine.choose_reload(self.node, inspection, asked)
+            return engine.choose_reload(self.node, inspection, settings)
         except ConfigurationError as error:
             log.get().warning(
                 "The engine cannot be reloaded: restart it, so that it forgets the handlers",
@@ -285,12 +291,12 @@ class EngineReverter:
             reload,
             wrong,
             last_resort=True,
-            leaves=toolkit_folder,
+            forgotten_folder=toolkit_folder,
         )
         try:
             self.switcher.make(switch, interruptible=False)
         except NotServedError as error:
-            failure = _failure(work.name, error)
+            failure = _build_failure(work.name, error)
             failure.reloaded = self.switcher.reloads > 0
             raise failure from error
 
@@ -303,7 +309,7 @@ def _has_cdi_of_ours(work: EngineWork, reload: Reload, receipt: Receipt) -> bool
     return switched and not has_read_files(work.inspection, receipt.engine(work.name))
 
 
-def _failure(name: EngineName, error: NotServedError) -> EngineRejectedError | EngineDownError:
+def _build_failure(name: EngineName, error: NotServedError) -> EngineRejectedError | EngineDownError:
     """Return the error for an engine that has its old files and does not serve them. Pure."""
     if error.answers:
         return EngineRejectedError(

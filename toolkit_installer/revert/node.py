@@ -16,9 +16,9 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.planning import files_naming, installed, other_installer, toolkit_users
 from toolkit_installer.planning.files_naming import Naming
 from toolkit_installer.planning.other_installer import OtherInstaller
-from toolkit_installer.receipt import memory
-from toolkit_installer.receipt import store as recover
+from toolkit_installer.receipt import file_records
 from toolkit_installer.receipt.schema import AS_BEFORE, AS_WRITTEN, EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.receipt.store import recover_engine, recover_specifications, refuse_strangers, sweep
 from toolkit_installer.revert.engine import EngineReverter
 from toolkit_installer.settings import EngineName
 
@@ -29,11 +29,11 @@ _OUR_STATES = frozenset({AS_WRITTEN, AS_BEFORE})
 class Remainder(msgspec.Struct, frozen=True):
     """What is left on the node after everything was reverted.
 
-    `unseen`: engines that are still to come back. `named`: the files, not ours, that name the toolkit.
+    `left_to_systemd`: engines that are still to come back. `named`: the files, not ours, that name the toolkit.
     """
 
     toolkit_stays: bool
-    unseen: tuple[str, ...] = ()
+    left_to_systemd: tuple[str, ...] = ()
     named: tuple[Naming, ...] = ()
     recorded: bool = True
     other: OtherInstaller | None = None
@@ -57,7 +57,7 @@ def revert_recorded(
     Raises the gravest of the failures: EngineDownError, EngineRejectedError, ConfigurationError; the receipt stays.
     """
     node, store = engines.node, engines.store
-    recover.sweep(node, receipt, store.folder)
+    sweep(node, receipt, store.folder)
     if receipt.state is not State.INSTALLED:
         _flush(node, receipt)
     found = receipt  # unchanged: only by its state may files beside the engines' count as a killed run's
@@ -69,8 +69,8 @@ def revert_recorded(
             left.insert(0, record)
             continue
         try:
-            recover.refuse_strangers(node, found, [file.path for file in record.files])
-            recover.recover_engine(node, record, store.folder)
+            refuse_strangers(node, found, [file.path for file in record.files])
+            recover_engine(node, record, store.folder)
             receipt = retry_if_changed(partial(_revert_engine, engines, receipt, record))
         except InstallerError as failure:
             log.get().error(
@@ -92,22 +92,22 @@ def revert_recorded(
         ours = tuple(file for file in receipt.specifications if file.path not in paths)
         receipt = msgspec.structs.replace(receipt, specifications=ours)
         keep_toolkit = True
-    recover.refuse_strangers(node, found, [file.path for file in receipt.specifications])
-    recover.recover_specifications(node, receipt)
+    refuse_strangers(node, found, [file.path for file in receipt.specifications])
+    recover_specifications(node, receipt)
     receipt = _revert_specifications(engines, receipt)
     if left or theirs:
         # keep the record for them: an administrator's edit looks the same, and the originals come back once the other
         # installer has gone
         kept = msgspec.structs.replace(receipt, state=State.REVERTING, engines=tuple(left), specifications=theirs)
         store.save(kept, {})
-        return Remainder(toolkit_stays=True, unseen=tuple(engines.switcher.unseen), other=other)
+        return Remainder(toolkit_stays=True, left_to_systemd=tuple(engines.switcher.left_to_systemd), other=other)
     folder = receipt.toolkit_folder
     known = (*files_naming.list_recorded_files(receipt), *known)
     named = () if keep_toolkit else files_naming.find_naming_files(node, folder, known=known)
     if named:
         # keep the whole record: without it, the leftovers would be taken for an older installer's, and all removed
         store.save(msgspec.structs.replace(receipt, state=State.REVERTING), {})
-        return Remainder(toolkit_stays=True, unseen=tuple(engines.switcher.unseen), named=named)
+        return Remainder(toolkit_stays=True, left_to_systemd=tuple(engines.switcher.left_to_systemd), named=named)
     # another program's specification is generated anew: no record is needed for it
     specified = () if keep_toolkit else files_naming.find_naming_specifications(node, folder)
     stays = bool(keep_toolkit or specified or toolkit_users.is_still_needed(node, folder, receipt.engines))
@@ -118,7 +118,7 @@ def revert_recorded(
         log.get().info("Removed the toolkit", key="toolkit-removed", folder=folder)
     # before the receipt goes, so that a killed run is finished by the next; its own folder's parents go after it
     files.remove_folders(node, receipt, store)
-    return Remainder(stays, tuple(engines.switcher.unseen), specified, recorded=False, other=other)
+    return Remainder(stays, tuple(engines.switcher.left_to_systemd), specified, recorded=False, other=other)
 
 
 def _find_others_files(
@@ -128,7 +128,7 @@ def _find_others_files(
 
     An engine's files depend on each other: if one stays, all stay.
     """
-    left = tuple(file.path for file in files if memory.state_of(node, file) not in _OUR_STATES)
+    left = tuple(file.path for file in files if file_records.describe_state(node, file) not in _OUR_STATES)
     if left:
         log.get().warning(
             "Left to another installer: the files are not as this one wrote them",
@@ -192,7 +192,7 @@ def _revert_specifications(engines: EngineReverter, receipt: Receipt) -> Receipt
     receipt = msgspec.structs.replace(
         receipt, state=State.REVERTING, specifications=tuple(file for file in files if file is not None)
     )
-    originals = {memory.digest_of(work.base): work.base for work in works if work.base is not None}
+    originals = {file_records.digest_of(work.base): work.base for work in works if work.base is not None}
     engines.store.save(receipt, originals)
     for work in works:
         if work.note:

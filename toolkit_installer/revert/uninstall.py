@@ -40,8 +40,8 @@ def finish_uninstall(settings: Settings, node: Node, store: ReceiptStore, pid_fi
 
     Raises the gravest of the failures; StillNamedError if the toolkit has to stay.
     """
-    held = locked(store)
-    if held:
+    is_locked = locked(store)
+    if is_locked:
         store.take_request()
     recorded = trust.load(node, store)
     # with a receipt, nothing else counts as an installer's leftovers: it may be the operator's own
@@ -49,7 +49,7 @@ def finish_uninstall(settings: Settings, node: Node, store: ReceiptStore, pid_fi
     receipt = left.receipt
     if receipt is None:
         # the leftovers of a run that was killed before its receipt was written, or after it was removed
-        if held:
+        if is_locked:
             store.forget()
         else:  # without a lock, the store may belong to a run that starts just now
             node.files.sweep(store.folder)
@@ -87,14 +87,14 @@ def log_result(receipt: Receipt, remainder: Remainder) -> None:
     """Log what a finished cleanup left on the node. Raises StillNamedError if engines' files name the toolkit."""
     if remainder.named:
         raise files_naming.build_refusal(remainder.named, recorded=remainder.recorded)
-    if remainder.unseen:
+    if remainder.left_to_systemd:
         log.get().info(
             "systemd starts the engine again once this process has ended",
             key="engine-left-to-systemd",
-            engine=", ".join(remainder.unseen),
+            engine=", ".join(remainder.left_to_systemd),
         )
-    gone = other_installer.list_gone(receipt, toolkit_stays=remainder.toolkit_stays)
-    for words in gone:
+    lost = other_installer.list_gone(receipt, toolkit_stays=remainder.toolkit_stays)
+    for words in lost:
         log.get().info("Gone for good, as another installer had left it", key="leftover-gone", what=words)
     if remainder.other is not None:
         log.get().info(
@@ -109,7 +109,7 @@ def log_result(receipt: Receipt, remainder: Remainder) -> None:
             key="cleaned-up-but-toolkit",
             folder=receipt.toolkit_folder,
         )
-    elif gone:
+    elif lost:
         log.get().info(
             "Cleaned up, and nothing of another installer's leftover is restored", key="cleaned-up-leftovers"
         )
@@ -175,11 +175,11 @@ def request_cleanup(node: Node, store: ReceiptStore, path: str, *, keep_toolkit:
     A process that takes its place meanwhile gets the request as well. Raises AlreadyRunningError if a process stays, or
     does not look like an installer from here.
     """
-    asked: int | None = None
+    requested: int | None = None
     deadline = time.monotonic() + seconds
     while (pid := locks.find_instance(node.files, path)) is not None:
-        if pid != asked and _send_request(node, store, path, pid, keep_toolkit=keep_toolkit):
-            asked = pid
+        if pid != requested and _send_request(node, store, path, pid, keep_toolkit=keep_toolkit):
+            requested = pid
         if time.monotonic() > deadline:
             raise AlreadyRunningError(
                 f"the running instance (PID {pid}) did not leave in time",

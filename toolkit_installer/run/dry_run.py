@@ -15,7 +15,7 @@ from toolkit_installer.planning import plan as plan_of
 from toolkit_installer.planning.prepare import Prepared, preflight, prepare_unchecked
 from toolkit_installer.receipt import trust
 from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.settings import PID_FILES, Settings
+from toolkit_installer.settings import PID_FILES, Settings, WithoutGpu
 from toolkit_installer.waiting.node_watch import GpuWatch
 
 
@@ -43,7 +43,8 @@ def find_running_installer(settings: Settings, node: Node) -> AlreadyRunningErro
 def simulate_run(settings: Settings, node: Node) -> DryRun:
     """Return what a run would do. Raises InstallerError if it could not plan a change."""
     store = ReceiptStore(node, settings.toolkit.install_dir)
-    if GpuWatch(settings, node).leaves_alone(trust.load(node, store)):
+    gpus = GpuWatch(node, settings.toolkit, may_idle=settings.without_gpu is WithoutGpu.IDLE)
+    if gpus.must_idle(trust.load(node, store)):
         return DryRun(None)
     seen = prepare_unchecked(store.load(), settings, node, store)
     try:
@@ -64,8 +65,8 @@ def _require_doable(settings: Settings, node: Node, store: ReceiptStore, seen: P
 
 def require_recordable(settings: Settings, node: Node, store: ReceiptStore, seen: Prepared) -> None:
     """Raise ConfigurationError if the receipt of the change could not be written so that it can be read again."""
-    from toolkit_installer.applying.record import Recorder  # noqa: PLC0415  # only for a change
+    from toolkit_installer.applying.record import ReceiptBuilder  # noqa: PLC0415  # only for a change
 
     pid_file = node.files.in_folder(settings.pid_file)
     folders = node.files.missing_folders(os.path.dirname(pid_file))
-    Recorder(node, settings, store, pid_file, tuple(folders)).require_recordable(seen)
+    ReceiptBuilder(node, store, pid_file, tuple(folders)).require_recordable(seen)

@@ -48,16 +48,16 @@ def refresh(node: Node, paths: Iterable[str], seconds: float, *, installed: bool
         raise NodeError.of(error, path, "open the process that holds it") from error
     try:
         # the descriptor pins the PID: no other process can take it from here on
-        asked = machine.now()
-        before = wait.saved_by(pid)
+        requested_at = machine.now()
+        before = wait.read_saved(pid)
         requested = _request(node, path, pid, pidfd, deadline)
         while True:
             saved = saved_state.of_run(pid)
             outcome = saved.look if saved is not None else None
             if outcome is not None and outcome.began >= requested:
                 return outcome
-            reports_none = saved is not None and saved.look is None and saved.looked_at > asked
-            if reports_none or (saved is not None and not saved.known and wait.saved_by(pid) not in (before, None)):
+            reports_none = saved is not None and saved.look is None and saved.looked_at > requested_at
+            if reports_none or (saved is not None and not saved.known and wait.read_saved(pid) not in (before, None)):
                 raise AlreadyRunningError(
                     f"the waiting run (PID {pid}) has inspected the node, and its release reports no outcome",
                     path=path,
@@ -135,7 +135,7 @@ def _takes_signal(pid: int) -> bool:
     A signal that is awaited does not count as blocked (sigtimedwait(2)). The state is checked twice: a run that is at
     work at the first check may be idle at the second.
     """
-    is_idle = wait.saved_by
+    is_idle = wait.read_saved
     return is_idle(pid) is not None or trust.is_signal_blocked(pid, signal.SIGHUP) or is_idle(pid) is not None
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import enum
 import posixpath
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from toolkit_installer import log
 from toolkit_installer.driver import gpus, roots
@@ -26,11 +26,10 @@ from toolkit_installer.node import idling
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning import installed
 from toolkit_installer.planning.installed import Damage
-from toolkit_installer.planning.prepare import prepare
-from toolkit_installer.receipt import memory, schema
-from toolkit_installer.receipt.schema import Receipt, State
-from toolkit_installer.receipt.store import ReceiptStore
-from toolkit_installer.settings import OnDrift, Settings, WithoutGpu
+from toolkit_installer.planning.prepare import Prepared
+from toolkit_installer.receipt import file_records
+from toolkit_installer.receipt.schema import Receipt
+from toolkit_installer.settings import OnDrift, ToolkitSettings
 
 _MAX_DIFFERENCE = 4000
 """The longest difference in the log, in characters; `plan` shows all of it."""
@@ -39,30 +38,44 @@ _MAX_DIFFERENCE = 4000
 class DriftWatch:
     """A watch of all that a run wrote to the node: the engines' files, the specifications, the toolkit's files."""
 
-    def __init__(self, settings: Settings, node: Node, store: ReceiptStore) -> None:
-        self._settings = settings
+    def __init__(
+        self,
+        node: Node,
+        receipt_path: str,
+        on_drift: OnDrift,
+        toolkit: ToolkitSettings,
+        prepare: Callable[[Receipt | None], Prepared],
+    ) -> None:
+        """`prepare` returns what a run would change; it may raise InstallerError."""
         self._node = node
-        self._store = store
-        self._receipt = f"{store.folder}/{schema.FILE}"
-        self.told = False
+        self._receipt_path = receipt_path
+        self._on_drift = on_drift
+        self._toolkit = toolkit
+        self._prepare = prepare
+        self.logged = False
         """Whether a change was logged, which each process does once: the log line may be the only reaction."""
         self.differences: dict[str, str] = {}
         """The changes that a run would make to files that were edited, as far as they can be planned, by path."""
 
-    def watched(self, receipt: Receipt | None) -> list[tuple[str, str, str]]:
+    @property
+    def repairs(self) -> bool:
+        """Whether a run undoes changes of managed files (`--on-drift repair`)."""
+        return self._on_drift is OnDrift.REPAIR
+
+    def list_watched_paths(self, receipt: Receipt | None) -> list[tuple[str, str, str]]:
         """Return what the idle process watches: the event, paths as seen from here, their present identities."""
-        if receipt is None or self._settings.on_drift is OnDrift.IGNORE:
+        if receipt is None or self._on_drift is OnDrift.IGNORE:
             return []
         paths = [*receipt.file_paths(), *(f"{receipt.toolkit_folder}/{name}" for name in receipt.toolkit_files)]
-        places = map(self._node.root.outside, [*paths, self._node.files.canonical(self._receipt)])
+        places = map(self._node.root.outside, [*paths, self._node.files.canonical(self._receipt_path)])
         return [(idling.DRIFT, place, idling.identity(place)) for place in places]
 
-    def folders(self, receipt: Receipt | None) -> list[str]:
+    def list_watched_folders(self, receipt: Receipt | None) -> list[str]:
         """Return the folders, as seen from here, in which any change is to be inspected at once.
 
         The folders of CDI specifications are omitted: other programs write there at each start of a container.
         """
-        if receipt is None or self._settings.on_drift is OnDrift.IGNORE:
+        if receipt is None or self._on_drift is OnDrift.IGNORE:
             return []
         files = [file.path for engine in receipt.engines for file in engine.files]
         files += [f"{receipt.toolkit_folder}/{name}" for name in receipt.toolkit_files]
@@ -70,89 +83,85 @@ class DriftWatch:
         folders = [posixpath.dirname(receipt.toolkit_folder), *map(posixpath.dirname, files)]
         return list(map(self._node.root.outside, dict.fromkeys(folders)))
 
-    def look(self, receipt: Receipt | None) -> bool:
-        """Return whether any of these files differs from what was written, and log that. Raises NodeError, Stopped.
+    def log_changes(self, receipt: Receipt | None) -> bool:
+        """Log the files that differ from what was written; return whether there are any. Raises NodeError, Stopped.
 
         To be called only if there was a receipt: None means that the receipt was deleted.
         """
-        if receipt is None and self._node.files.own_status(self._receipt) is None:
-            self.told = True
+        if receipt is None and self._node.files.own_status(self._receipt_path) is None:
+            self.logged = True
             log.get().warning(
                 "The receipt was deleted; `--on-drift repair` or `refresh` would rebuild it",
                 key="receipt-gone",
-                file=self._receipt,
+                file=self._receipt_path,
             )
             return True
-        if not memory.drifted(self._node, receipt) and not find_damage(self._settings, self._node, receipt):
+        if not file_records.list_drifted(self._node, receipt) and not find_damage(self._node, self._toolkit, receipt):
             return False
-        self.told = True
-        if self._settings.on_drift is OnDrift.REPAIR:
+        self.logged = True
+        if self.repairs:
             publish(EventKind.DRIFT_REPAIR, "A managed file was changed: looking again", level="warning")
         else:
-            self.differences = _log_drift(self._settings, self._node, self._store, receipt)
+            self.differences = self._log_drift(receipt)
         return True
 
+    def _log_drift(self, receipt: Receipt | None) -> dict[str, str]:
+        """Log the changed files: for an engine's file, what a run would change, or why the file cannot be parsed.
 
-def find_damage(settings: Settings, node: Node, receipt: Receipt | None) -> tuple[Damage, ...]:
+        Return the changes that a run would make, by path.
+        """
+        paths = file_records.list_drifted(self._node, receipt)
+        engines = receipt.served_engines() if receipt is not None else ()
+        # planning queries the engines, which must not start one that an administrator stopped
+        may_query = not any(serving.is_socket_activated(self._node, each.name, each.socket) for each in engines)
+        differences, refusal = self._plan_differences(receipt) if paths and may_query else ({}, None)
+        from toolkit_installer.waiting import refresh_command  # noqa: PLC0415  # only for a changed file
+
+        command = refresh_command.of_self()
+        hint = f"`{command}` puts it right"
+        for path in paths:
+            wrong = refusal if refusal is not None and refusal.path == path else None
+            publish(
+                EventKind.DRIFT,
+                "Somebody changed the file; `--on-drift repair` or `refresh` would put the handlers back",
+                level="warning",
+                file=path,
+                line=wrong.line if wrong is not None else None,
+                reason=wrong.reason if wrong is not None else None,
+                difference=differences.get(path),
+                hint=hint if wrong is None else f"mend the file, then `{command}`",
+            )
+        for each in find_damage(self._node, self._toolkit, receipt):
+            folder = receipt.toolkit_folder if receipt is not None else ""
+            publish(
+                EventKind.TOOLKIT_DAMAGED,
+                "A file of the toolkit is not what was put there",
+                level="warning",
+                file=f"{folder}/{each.name}",
+                what=each.what,
+                hint=hint,
+            )
+        return {path: differences[path] for path in paths if differences.get(path)}
+
+    def _plan_differences(self, receipt: Receipt | None) -> tuple[dict[str, str], InstallerError | None]:
+        """Return the changes that a run would make now, as diffs by path with masked secrets; or why it cannot plan."""
+        from toolkit_installer.documents import diff  # noqa: PLC0415  # only for a changed file
+
+        try:
+            seen = self._prepare(receipt)
+        except InstallerError as error:
+            log.get().debug("What a run would change cannot be told", reason=str(error))
+            return {}, error
+        files = [wanted for engine in seen.plan.engines for wanted in engine.desired.files]
+        return {
+            wanted.path: diff.format_diff(wanted.path, wanted.file.content, wanted.target)[:_MAX_DIFFERENCE]
+            for wanted in files
+        }, None
+
+
+def find_damage(node: Node, toolkit: ToolkitSettings, receipt: Receipt | None) -> tuple[Damage, ...]:
     """Return the toolkit's files that differ from the installed ones. Raises NodeError."""
-    return installed.find_damage(node, settings, receipt) if receipt is not None else ()
-
-
-def _log_drift(settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt | None) -> dict[str, str]:
-    """Log the changed files: for an engine's file, what a run would change, or why the file cannot be parsed.
-
-    Return the changes that a run would make, by path.
-    """
-    paths = memory.drifted(node, receipt)
-    engines = receipt.asked() if receipt is not None else ()
-    # planning queries the engines, which must not start one that an administrator stopped
-    ask = not any(serving.is_socket_activated(node, each.name, each.socket) for each in engines)
-    differences, refusal = _plan_differences(settings, node, store, receipt) if paths and ask else ({}, None)
-    from toolkit_installer.waiting import refresh_command  # noqa: PLC0415  # only for a changed file
-
-    command = refresh_command.of_self()
-    hint = f"`{command}` puts it right"
-    for path in paths:
-        wrong = refusal if refusal is not None and refusal.path == path else None
-        publish(
-            EventKind.DRIFT,
-            "Somebody changed the file; `--on-drift repair` or `refresh` would put the handlers back",
-            level="warning",
-            file=path,
-            line=wrong.line if wrong is not None else None,
-            reason=wrong.reason if wrong is not None else None,
-            difference=differences.get(path),
-            hint=hint if wrong is None else f"mend the file, then `{command}`",
-        )
-    for each in find_damage(settings, node, receipt):
-        folder = receipt.toolkit_folder if receipt is not None else ""
-        publish(
-            EventKind.TOOLKIT_DAMAGED,
-            "A file of the toolkit is not what was put there",
-            level="warning",
-            file=f"{folder}/{each.name}",
-            what=each.what,
-            hint=hint,
-        )
-    return {path: differences[path] for path in paths if differences.get(path)}
-
-
-def _plan_differences(
-    settings: Settings, node: Node, store: ReceiptStore, receipt: Receipt | None
-) -> tuple[dict[str, str], InstallerError | None]:
-    """Return the changes that a run would make now, as diffs by path with masked secrets; or why it cannot plan."""
-    from toolkit_installer.documents import diff  # noqa: PLC0415  # only for a changed file
-
-    try:
-        seen = prepare(receipt, settings, node, store)
-    except InstallerError as error:
-        log.get().debug("What a run would change cannot be told", reason=str(error))
-        return {}, error
-    files = [wanted for engine in seen.plan.engines for wanted in engine.desired.files]
-    return {
-        wanted.path: diff.format_diff(wanted.path, wanted.file.content, wanted.target)[:_MAX_DIFFERENCE]
-        for wanted in files
-    }, None
+    return installed.find_damage(node, toolkit, receipt) if receipt is not None else ()
 
 
 _REMEDY = (
@@ -175,70 +184,72 @@ class DriverHistory(enum.StrEnum):
 class DriverWatch:
     """A watch of the driver's paths, and of whether the driver of a named root is gone."""
 
-    def __init__(self, settings: Settings, node: Node) -> None:
-        toolkit = settings.toolkit
+    def __init__(self, node: Node, toolkit: ToolkitSettings) -> None:
         self.named = not roots.is_automatic(toolkit) and not toolkit.cdi.enabled
         """Whether the root was named, and the same files are installed for every driver in it."""
         self.watched: tuple[tuple[str, str], ...] = ()
         """Paths that change with the driver, with their identities (idling.identity) from before the last search."""
-        self.away = False
+        self.gone = False
         """Whether there was a driver in the named root, and none is usable there now."""
-        self._settings = settings
+        self.not_found = False
+        """Whether the last plan found no usable driver; files generated for the previous driver are then kept."""
+        self.history = DriverHistory.UNKNOWN
+        """What was seen so far of the driver in the named root."""
         self._node = node
-        self._seen = DriverHistory.UNKNOWN
+        self._toolkit = toolkit
 
     @property
-    def seen(self) -> DriverHistory:
-        """What was seen so far of the driver in the named root."""
-        return self._seen
+    def missing(self) -> bool:
+        """Whether no driver was usable at the last inspection."""
+        return self.gone or self.not_found
 
-    def restore(self, watched: tuple[tuple[str, str], ...], seen: DriverHistory, *, away: bool) -> None:
+    def restore(self, watched: tuple[tuple[str, str], ...], history: DriverHistory, *, missing: bool) -> None:
         """Restore what the process before the idle one saved."""
         self.watched = watched
-        self.away = self.named and away
-        self._seen = seen
+        self.gone, self.not_found = self.named and missing, not self.named and missing
+        self.history = history
 
-    def renew(self) -> None:
+    def refresh(self) -> None:
         """Take the identities before an inspection of the node; inspect a named root whose driver changed meanwhile.
 
         Raises NodeError, Stopped.
         """
         before = self.watched
-        self.watched = identify_paths(roots.paths_to_watch(self._node, self._settings.toolkit))
-        if self._seen is not DriverHistory.UNKNOWN and (self.away or self.watched != before):
-            self._look()
+        self.watched = identify_paths(roots.paths_to_watch(self._node, self._toolkit))
+        if self.history is not DriverHistory.UNKNOWN and (self.gone or self.watched != before):
+            self._inspect()
 
-    def changed(self) -> None:
+    def update_identities(self) -> None:
         """Take the identities again: this change is known, whatever comes of it."""
         self.watched = identify_paths(path for path, _ in self.watched)
 
-    def look_first(self) -> None:
+    def inspect_first(self) -> None:
         """Inspect a named root for the first time: only a driver that was there can go. Raises NodeError, Stopped."""
-        if self.named and self._seen is DriverHistory.UNKNOWN:
-            self.watched = self.watched or identify_paths(roots.paths_to_watch(self._node, self._settings.toolkit))
-            self._look()
+        if self.named and self.history is DriverHistory.UNKNOWN:
+            self.watched = self.watched or identify_paths(roots.paths_to_watch(self._node, self._toolkit))
+            self._inspect()
 
-    def _look(self) -> None:
+    def _inspect(self) -> None:
         """Probe whether the driver in the named root is usable, and log what changed. Raises Stopped."""
         try:
-            found = roots.find_driver(self._node, self._settings.toolkit)
+            found = roots.find_driver(self._node, self._toolkit)
             without_gpu = found.driver is None and gpus.find_gpus(self._node).absent
         except InstallerError as error:
             found, without_gpu = DriverSearch(None, (str(error),)), False
         usable = found.driver is not None
-        gone = not usable and (
-            self._seen is DriverHistory.WORKING or (self._seen is DriverHistory.THERE and found.nothing_there)
+        vanished = not usable and (
+            self.history is DriverHistory.WORKING or (self.history is DriverHistory.THERE and found.nothing_there)
         )
-        came = usable and (self.away or self._seen in (DriverHistory.NOTHING, DriverHistory.THERE))
-        self.away = gone and not without_gpu
+        appeared = usable and (self.gone or self.history in (DriverHistory.NOTHING, DriverHistory.THERE))
+        self.gone = vanished and not without_gpu
         if usable:
-            self._seen = DriverHistory.WORKING
-        elif self._seen in (DriverHistory.UNKNOWN, DriverHistory.NOTHING):
-            self._seen = DriverHistory.NOTHING if found.nothing_there else DriverHistory.THERE
-        if came and found.driver is not None:
+            self.history = DriverHistory.WORKING
+        elif self.history in (DriverHistory.UNKNOWN, DriverHistory.NOTHING):
+            self.history = DriverHistory.NOTHING if found.nothing_there else DriverHistory.THERE
+        if appeared and found.driver is not None:
             roots.log_driver_found(found.driver)
-        elif self.away:
-            roots.log_driver_gone(self._settings.toolkit.driver_root, found.missing, hint=_REMEDY)
+        elif self.gone:
+            roots.log_driver_gone(self._toolkit.driver_root, found.missing, hint=_REMEDY)
 
 
 NO_GPU_TEXT = "no NVIDIA GPU: nothing is installed\n"
@@ -248,26 +259,27 @@ NO_GPU_TEXT = "no NVIDIA GPU: nothing is installed\n"
 class GpuWatch:
     """A watch of a node without a GPU: whether a run changes nothing there, and which paths to watch meanwhile."""
 
-    def __init__(self, settings: Settings, node: Node) -> None:
-        self._settings = settings
-        self._asked_for = settings.without_gpu is WithoutGpu.IDLE
+    def __init__(self, node: Node, toolkit: ToolkitSettings, *, may_idle: bool) -> None:
+        """`may_idle`: `--without-gpu idle`."""
         self._node = node
+        self._toolkit = toolkit
+        self._may_idle = may_idle
         self.idle = False
         """Whether the run changes nothing on the node, and has logged that."""
         self.watched: tuple[tuple[str, str], ...] = ()
         """Paths that change when a GPU comes, with their identities (idling.identity) from before the inspection."""
 
-    def leaves_alone(self, receipt: Receipt | None) -> bool:
+    def must_idle(self, receipt: Receipt | None) -> bool:
         """Return whether the run is to change nothing; an existing installation is kept up with or without a GPU.
 
         Raises NodeError, Stopped.
         """
         self.watched = ()
-        if not self._asked_for or receipt is not None:
+        if not self._may_idle or receipt is not None:
             self.idle = False
             return False
         watched = identify_paths(gpus.paths_to_watch(self._node))
-        seen = gpus.find_usable_gpus(self._node, self._settings.toolkit)
+        seen = gpus.find_usable_gpus(self._node, self._toolkit)
         if self.idle and not seen.absent:
             log.get().info("The node shows an NVIDIA GPU now", key="gpu-found", gpu=str(seen))
         elif seen.absent and not self.idle:
@@ -279,23 +291,6 @@ class GpuWatch:
         self.idle = seen.absent
         self.watched = watched if seen.absent else ()
         return seen.absent
-
-    def waits_for_driver(self, receipt: Receipt | None) -> bool:
-        """Return whether the run goes on without a driver that it needs, idle, until there is one.
-
-        With `--without-gpu idle` it does for a GPU that came later, as no other program waits for its driver then. An
-        existing installation stays as it is without a driver, and needs no waiting.
-        """
-        if not self._settings.daemon:
-            return False
-        bare = receipt is None or receipt.state is not State.INSTALLED
-        return self._settings.wait_for_driver or (self._asked_for and bare)
-
-    def wait_for_driver(self) -> None:
-        """Return once a driver is usable, for a run that does not become idle. Raises Stopped."""
-        from toolkit_installer.driver import waiting  # noqa: PLC0415  # few runs wait
-
-        waiting.wait_for_driver(self._node, self._settings, None)
 
 
 def identify_paths(paths: Iterable[str]) -> tuple[tuple[str, str], ...]:

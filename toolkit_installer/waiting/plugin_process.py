@@ -49,7 +49,7 @@ Each report wakes the run, and an engine may come and go hundreds of times a sec
 """
 
 
-class StatusReporter:
+class PluginReporter:
     """A reporter of events: to the log, and to the run if the plugin's status changed."""
 
     def __init__(self, channel: int, run: int, socket: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -59,9 +59,9 @@ class StatusReporter:
         self._run = run
         self._socket = socket
         self._clock = clock
-        self._standing = PluginStatus()
-        self._said: PluginStatus | None = None
-        self._told: PluginStatus | None = None
+        self._status = PluginStatus()
+        self._logged: PluginStatus | None = None
+        self._sent: PluginStatus | None = None
         self._pause = _PAUSE
         self._next = self._changed = 0.0
         """The earliest time of the next report, and the time of the last change of the status."""
@@ -78,10 +78,10 @@ class StatusReporter:
                 reason=event.reason,
             )
         else:
-            before = self._standing
-            self._stand(event)
-            if self._standing != before:
-                self._pace()
+            before = self._status
+            self._set_status(event)
+            if self._status != before:
+                self._record_change()
             self.due()
 
     def patience(self) -> float | None:
@@ -95,10 +95,10 @@ class StatusReporter:
             return
         self._next = now + self._pause
         self._pause = min(2 * self._pause, _LONGEST_PAUSE)
-        self._say()
-        self._tell()
+        self._log_status()
+        self._send_status()
 
-    def _pace(self) -> None:
+    def _record_change(self) -> None:
         """Record a change of the status; after a steady status, reports follow fast again."""
         now = self._clock()
         if now - self._changed >= _STEADY:
@@ -107,53 +107,53 @@ class StatusReporter:
 
     def _is_new(self) -> bool:
         """Return whether the status is known, and differs from the last one sent to the run."""
-        known = self._standing.connected or self._standing.reason != PluginStatus().reason
-        return known and self._told != self._standing
+        known = self._status.connected or self._status.reason != PluginStatus().reason
+        return known and self._sent != self._status
 
-    def _stand(self, event: Event | ConnectionLost) -> None:
+    def _set_status(self, event: Event | ConnectionLost) -> None:
         """Set the plugin's status by an event."""
         if isinstance(event, PluginConfigured):
-            self._standing = PluginStatus(engine=" ".join(filter(None, event.engine)))
+            self._status = PluginStatus(engine=" ".join(filter(None, event.engine)))
         elif isinstance(event, Serving):
-            self._standing = PluginStatus(connected=True, engine=self._standing.engine, reason="")
+            self._status = PluginStatus(connected=True, engine=self._status.engine, reason="")
         elif isinstance(event, Unsupported):
-            self._standing = PluginStatus(reason=event.reason, unsupported=True)
-        elif isinstance(event, ConnectionLost) and not self._standing.unsupported:
-            self._standing = PluginStatus(engine=self._standing.engine, reason=event.reason)
+            self._status = PluginStatus(reason=event.reason, unsupported=True)
+        elif isinstance(event, ConnectionLost) and not self._status.unsupported:
+            self._status = PluginStatus(engine=self._status.engine, reason=event.reason)
 
-    def _say(self) -> None:
+    def _log_status(self) -> None:
         """Log the status, unless it was logged."""
-        if self._said == self._standing:
+        if self._logged == self._status:
             return
-        self._said = self._standing
-        if self._standing.connected:
+        self._logged = self._status
+        if self._status.connected:
             log.get().info(
                 "The engine asks the NRI plugin about each container",
                 key="nri-connected",
-                engine=self._standing.engine,
+                engine=self._status.engine,
                 file=self._socket,
             )
-        elif self._standing.unsupported:
+        elif self._status.unsupported:
             log.get().warning(
                 "The engine leaves out what the NRI plugin names: it is not served",
                 key="nri-unsupported",
-                reason=self._standing.reason,
+                reason=self._status.reason,
             )
         else:
             log.get().warning(
                 "The NRI plugin is not connected: containers that ask for devices start without, until it is",
                 key="nri-lost",
                 file=self._socket,
-                reason=self._standing.reason,
+                reason=self._status.reason,
             )
 
-    def _tell(self) -> None:
+    def _send_status(self) -> None:
         """Send the run the status; if the channel is full, it is sent after the next pause."""
         try:
-            os.write(self._channel, plugin_protocol.pack_status(self._standing))
+            os.write(self._channel, plugin_protocol.pack_status(self._status))
         except OSError:  # the run does not read, or is gone; then this process ends
             return
-        self._told = self._standing
+        self._sent = self._status
         if os.getppid() == self._run:  # not the process that adopted this one
             os.kill(self._run, signal.SIGCHLD)
 
@@ -217,5 +217,5 @@ def main() -> int:
     policy = Policy(frozenset(given.namespaces), frozenset(given.kinds), given.lenient)
     _try_real_time_priority()
     plugin = Plugin(Root(given.root), given.socket, PluginIdentity(given.name, given.place), policy)
-    serve(plugin, StatusReporter(channel, run, given.socket), channel)
+    serve(plugin, PluginReporter(channel, run, given.socket), channel)
     return 0

@@ -33,7 +33,7 @@ class PluginSettings(NamedTuple):
     """Empty: chosen by the kind of the log's descriptor."""
 
 
-def settings_of(settings: Settings, nri: NriSettings, root: str) -> PluginSettings:
+def build_settings(settings: Settings, nri: NriSettings, root: str) -> PluginSettings:
     """Return the settings for the plugin's process.
 
     If nothing is refused, devices of the kind that --cdi-kind names are not checked, as in NVIDIA's installer.
@@ -45,9 +45,9 @@ def settings_of(settings: Settings, nri: NriSettings, root: str) -> PluginSettin
     )
 
 
-def pack_settings(asked: PluginSettings) -> str:
+def pack_settings(settings: PluginSettings) -> str:
     """Return the settings as a command-line word."""
-    return json.dumps(asked)
+    return json.dumps(settings)
 
 
 def parse_settings(word: str) -> PluginSettings:

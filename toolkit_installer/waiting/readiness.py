@@ -1,6 +1,6 @@
 """Readiness of a waiting instance's node: the engines serve the handlers, and the toolkit is whole.
 
-The ready marker is a file of the installer's own that exists while the node is ready. A second file next to it exists
+The ready file is a file of the installer's own that exists while the node is ready. A second file next to it exists
 from when the engines first served the handlers until the run ends. A pod's startup probe checks the second file: a
 missing driver makes a node not ready, and is no reason to restart the pod.
 """
@@ -28,7 +28,7 @@ from toolkit_installer.node.root import Root
 from toolkit_installer.node.writing import own_metadata
 from toolkit_installer.planning import observe
 from toolkit_installer.receipt.schema import EngineRecord, Receipt, State
-from toolkit_installer.settings import EngineName, OnDrift, Settings
+from toolkit_installer.settings import EngineName, ToolkitSettings
 from toolkit_installer.waiting import node_watch
 from toolkit_installer.waiting.plugin_protocol import PluginStatus
 
@@ -37,7 +37,7 @@ STARTED = ".started"
 _MODE = 0o644
 
 
-class Marker:
+class ReadyFile:
     """The ready file at `path` in the installer's own mount namespace; None: no file, and every method does nothing."""
 
     def __init__(self, path: str | None, calls: SystemCalls) -> None:
@@ -97,9 +97,9 @@ class Marker:
         return self._files.in_folder(self.path + end)
 
 
-def format_marker(receipt: Receipt, plugin: PluginStatus | None = None) -> str:
+def format_ready_file(receipt: Receipt, plugin: PluginStatus | None = None) -> str:
     """Return the ready file's content: a line for each engine, with its handlers, and one for the plugin's engine."""
-    engines = [" ".join([each.name, *_list_handlers(receipt, each)]) for each in receipt.asked()]
+    engines = [" ".join([each.name, *_list_handlers(receipt, each)]) for each in receipt.served_engines()]
     served = [f"NRI plugin of {plugin.engine}"] if plugin is not None else []
     return "".join(f"{line}\n" for line in (*engines, *served))
 
@@ -116,116 +116,150 @@ WatchedPaths = tuple[tuple[str, str, str], ...]
 """Events, paths in the installer's mount namespace, and their identities (idling.identity)."""
 
 
-class Readiness:
-    """A keeper of the ready file, which follows the node's status, and of the engines' paths to watch."""
+class Readiness(msgspec.Struct, frozen=True):
+    """The node's status at the last inspection of its engines, for the ready file, the reports and the metrics."""
 
-    def __init__(self, settings: Settings, node: Node) -> None:
-        self.marker = Marker(settings.ready_file, node.calls)
-        self.engine_changed = False
-        """Whether an engine was started or stopped while the run was idle."""
-        self.stopped = False
+    state: NodeState = NodeState(ConditionReason.INSTALLING)
+    unserved: frozenset[str] = frozenset()
+    """The names of the engines that did not serve the handlers."""
+    damaged: int = 0
+    """The number of the toolkit's files that would not work."""
+    driver_missing: bool = False
+    pending: Pending | None = None
+    """The reload that is not allowed yet."""
+    plugin: PluginStatus | None = None
+    """The NRI plugin's status, None if no plugin is served."""
+
+
+class ReadinessWatch:
+    """A watch of the engines and the toolkit: keeps `current` and the ready file up to date."""
+
+    def __init__(
+        self,
+        node: Node,
+        toolkit: ToolkitSettings,
+        ready_file: str | None,
+        patience: float,
+        *,
+        checks_toolkit: bool,
+        reports: bool,
+    ) -> None:
+        """`patience`: the seconds that an engine which runs gets to answer.
+
+        `checks_toolkit`: damaged files of the toolkit make the node not ready. `reports`: the status leaves the node.
+        """
+        self.ready_file = ReadyFile(ready_file, node.calls)
+        self.current = Readiness()
+        self.must_poll = False
         """Whether the run must poll for an engine: one that is stopped but starts on a request, or hangs."""
-        self.state = NodeState(ConditionReason.INSTALLING)
-        """The node's status at the last inspection."""
-        self.unserved: frozenset[str] = frozenset()
-        """The names of the engines that did not serve the handlers then."""
-        self.damaged = 0
-        """The number of the toolkit's files that would not work."""
-        self.driver_away = False
-        self.pending: Pending | None = None
-        """The reload that is not allowed yet."""
-        self.plugin: PluginStatus | None = None
-        """The NRI plugin's status, None if no plugin is served."""
-        self._settings = settings
+        self._engine_changed = False
+        """Whether an engine was started or stopped while the run was idle."""
         self._node = node
-        self._told = settings.reports is not None or settings.counts
-        self._asked: WatchedPaths | None = None
+        self._toolkit = toolkit
+        self._patience = patience
+        self._checks_toolkit = checks_toolkit
+        self._reports = reports
+        self._queried_paths: WatchedPaths | None = None
         """The engines' paths to watch, identified before the engines were queried; None: they were not."""
 
     @property
-    def due(self) -> bool:
+    def is_needed(self) -> bool:
         """Whether the status is needed: for a ready file, a report or metrics, or because an engine changed."""
-        return self._settings.ready_file is not None or self._told or self.engine_changed
+        return self.ready_file.path is not None or self._reports or self._engine_changed
 
-    def mark(self, receipt: Receipt | None, *, driver_away: bool, tell: Callable[[], None]) -> None:
-        """Query the engines, set `state`, and write or remove the ready file. Raises Stopped, NodeError.
+    def restore(self, *, polled: bool, engine_changed: bool) -> None:
+        """Restore what the process before the idle one saved, and what woke it."""
+        self.must_poll, self._engine_changed = polled, polled or engine_changed
 
-        An engine that runs and does not answer is waited for. `tell` is called before that wait, which a signal may
+    def set_plugin(self, plugin: PluginStatus | None) -> None:
+        """Set the NRI plugin's status, for the next update."""
+        self.current = msgspec.structs.replace(self.current, plugin=plugin)
+
+    def update_without_gpu(self) -> None:
+        """Set the status of a node without a GPU, and write the ready file. Raises NodeError, ConfigurationError."""
+        self.ready_file.write(node_watch.NO_GPU_TEXT, "nothing is to be done on this node")
+        state = NodeState(ConditionReason.NO_GPU, "The node shows no NVIDIA GPU: nothing is installed")
+        self.current = msgspec.structs.replace(self.current, state=state, pending=None)
+
+    def update(
+        self, receipt: Receipt | None, *, driver_missing: bool, pending: Pending | None, report: Callable[[], None]
+    ) -> None:
+        """Query the engines, set `current`, and write or remove the ready file. Raises Stopped, NodeError.
+
+        An engine that runs and does not answer is waited for. `report` is called before that wait, which a signal may
         end.
         """
-        patience = self._settings.reload_timeout
-        seen, damage = query_engines(self._node, receipt, min(_SOON_SECONDS, patience)), self._damage(receipt)
-        hint = self._while_down(seen)
-        _log_reasons(receipt, seen.wrong, damage, driver_away=driver_away, waits=self.pending is not None, hint=hint)
-        if self.plugin is not None and not self.plugin.connected:
-            log.get().warning(
-                "Not ready: the NRI plugin is not connected", key="not-ready-plugin", why=self.plugin.reason
-            )
-        if seen.hangs and patience > _SOON_SECONDS:
-            self._note(receipt, seen, damage, driver_away=driver_away)
-            tell()
-            before, seen = seen, query_engines(self._node, receipt, patience - _SOON_SECONDS)
-            if seen.wrong not in ((), before.wrong):
-                _log_reasons(receipt, seen.wrong, [], driver_away=False, waits=False, hint=self._while_down(seen))
-        self._note(receipt, seen, damage, driver_away=driver_away)
+        conditions = msgspec.structs.replace(self.current, driver_missing=driver_missing, pending=pending)
+        plugin = conditions.plugin
+        answers = query_engines(self._node, receipt, min(_SOON_SECONDS, self._patience))
+        damage = self._find_damage(receipt)
+        _log_reasons(receipt, answers, damage, driver_missing=driver_missing, waits=pending is not None)
+        if plugin is not None and not plugin.connected:
+            log.get().warning("Not ready: the NRI plugin is not connected", key="not-ready-plugin", why=plugin.reason)
+        if answers.hangs and self._patience > _SOON_SECONDS:
+            self._set(receipt, answers, damage, conditions)
+            report()
+            before, answers = answers, query_engines(self._node, receipt, self._patience - _SOON_SECONDS)
+            if answers.wrong not in ((), before.wrong):
+                _log_reasons(receipt, answers, [], driver_missing=False, waits=False)
+        self._set(receipt, answers, damage, conditions)
 
-    def _note(self, receipt: Receipt | None, seen: EngineAnswers, damage: list[str], *, driver_away: bool) -> None:
+    def _set(self, receipt: Receipt | None, answers: EngineAnswers, damage: list[str], conditions: Readiness) -> None:
         """Set the node's status, and write or remove the ready file. Raises NodeError."""
-        self._asked, self.stopped = seen.watched, seen.stopped or seen.hangs
-        self.unserved, self.damaged, self.driver_away = seen.unserved, len(damage), driver_away
+        self._queried_paths, self.must_poll = answers.watched, answers.stopped or answers.hangs
+        state = self._judge(receipt, answers, damage, conditions)
+        self.current = msgspec.structs.replace(conditions, state=state, unserved=answers.unserved, damaged=len(damage))
+        text = format_ready_file(receipt, conditions.plugin) if receipt is not None else ""
+        if _is_installed(receipt) and conditions.driver_missing and not (answers.wrong or damage):
+            self.ready_file.start(text)
+        if conditions.pending is not None:  # nothing more is allowed now, and a new pod could do no more
+            self.ready_file.start(f"{conditions.pending.words}\n")
+        if receipt is None or not state.ready:
+            self.ready_file.clear()
+            return
+        if self._engine_changed:
+            publish(EventKind.ENGINE_STARTED, "An engine was started: it serves the handlers")
+        self.ready_file.write(text)
+
+    def _judge(
+        self, receipt: Receipt | None, answers: EngineAnswers, damage: list[str], conditions: Readiness
+    ) -> NodeState:
+        """Return the node's status, its message with masked secrets if it is reported. Raises NodeError."""
         if damage:
             from toolkit_installer.waiting import refresh_command  # noqa: PLC0415  # only for a damaged node
 
             command = refresh_command.of_self()
             damage = [f"{'; '.join(damage)} (`--on-drift repair` or `{command}` puts the toolkit's files back)"]
-        if (hint := self._while_down(seen)) is not None:
-            seen = msgspec.structs.replace(seen, wrong=(*seen.wrong, hint))
-        self.state = _judge_state(
-            receipt, seen, damage, driver_away=driver_away, pending=self.pending, plugin=self.plugin
-        )
-        if receipt is None and self.state.reason is ConditionReason.INSTALLING:
+        if (hint := _describe_way_around(answers)) is not None:
+            answers = msgspec.structs.replace(answers, wrong=(*answers.wrong, hint))
+        state = _judge_state(receipt, answers, damage, conditions)
+        if receipt is None and state.reason is ConditionReason.INSTALLING:
             from toolkit_installer.planning import installed  # noqa: PLC0415  # only for a node without a receipt
 
-            if installed.is_toolkit_installed(self._node, self._settings.toolkit.folder):
-                self.state = NodeState(ConditionReason.DRIFT, _describe_pending_work(None))
-        if self._told:
-            from toolkit_installer import foreign_words  # noqa: PLC0415  # only for reports
+            if installed.is_toolkit_installed(self._node, self._toolkit.folder):
+                state = NodeState(ConditionReason.DRIFT, _describe_pending_work(None))
+        if not self._reports:
+            return state
+        from toolkit_installer import foreign_words  # noqa: PLC0415  # only for reports
 
-            self.state = msgspec.structs.replace(self.state, message=foreign_words.mask_own_text(self.state.message))
-        if receipt is not None and _is_installed(receipt) and driver_away and not (seen.wrong or damage):
-            self.marker.start(format_marker(receipt, self.plugin))
-        if self.pending is not None:  # nothing more is allowed now, and a new pod could do no more
-            self.marker.start(f"{self.pending.words}\n")
-        if receipt is None or not self.state.ready:
-            self.marker.clear()
-            return
-        if self.engine_changed:
-            publish(EventKind.ENGINE_STARTED, "An engine was started: it serves the handlers")
-        self.marker.write(format_marker(receipt, self.plugin))
+        return msgspec.structs.replace(state, message=foreign_words.mask_own_text(state.message))
 
-    def _while_down(self, seen: EngineAnswers) -> str | None:
-        """Return how to get the status while an engine is down; None if none is, or outside a container."""
-        if not seen.silent:
-            return None
-        from toolkit_installer.waiting import refresh_command  # noqa: PLC0415  # only for an engine that is down
-
-        command = refresh_command.status_without_engine()
-        return f"on the node, `{command}` works without the engine" if command is not None else None
-
-    def _damage(self, receipt: Receipt | None) -> list[str]:
-        """Return descriptions of the toolkit's files that would not work; [] if drift is ignored."""
-        if self._settings.on_drift is OnDrift.IGNORE:
+    def _find_damage(self, receipt: Receipt | None) -> list[str]:
+        """Return descriptions of the toolkit's files that would not work, if they are to be checked."""
+        if not self._checks_toolkit:
             return []
-        damage = node_watch.find_damage(self._settings, self._node, receipt)
+        damage = node_watch.find_damage(self._node, self._toolkit, receipt)
         return [f"{each.name}: {each.what}" for each in damage if each.certain]
 
-    def watched(self, receipt: Receipt | None, processes: Mapping[EngineName, Process | None]) -> WatchedPaths:
+    def list_watched_paths(
+        self, receipt: Receipt | None, processes: Mapping[EngineName, Process | None]
+    ) -> WatchedPaths:
         """Return the engines' paths to watch: from the last query, else by the `processes` that converging found."""
-        if self._asked is not None or receipt is None:
-            return self._asked or ()
-        seen = [each for engine in receipt.asked() for each in _watch_process(processes.get(engine.name))]
-        alive = [each for each in seen if each[2]]  # the run itself restarted the others
-        return (*alive, *(_watch_socket(self._node, engine) for engine in receipt.asked()))
+        if self._queried_paths is not None or receipt is None:
+            return self._queried_paths or ()
+        found = [each for engine in receipt.served_engines() for each in _watch_process(processes.get(engine.name))]
+        alive = [each for each in found if each[2]]  # the run itself restarted the others
+        return (*alive, *(_watch_socket(self._node, engine) for engine in receipt.served_engines()))
 
 
 _NO_RECEIPT = "there is no receipt of what is installed: `{}` rebuilds it"
@@ -243,55 +277,54 @@ def _describe_pending_work(receipt: Receipt | None) -> str:
     return (_NO_RECEIPT if receipt is None else _UNFINISHED).format(refresh_command.of_self())
 
 
+def _describe_way_around(answers: EngineAnswers) -> str | None:
+    """Return how to get the status while an engine is down; None if none is, or outside a container."""
+    if not answers.silent:
+        return None
+    from toolkit_installer.waiting import refresh_command  # noqa: PLC0415  # only for an engine that is down
+
+    command = refresh_command.status_without_engine()
+    return f"on the node, `{command}` works without the engine" if command is not None else None
+
+
 def _log_reasons(
-    receipt: Receipt | None,
-    wrong: Sequence[str],
-    damage: Sequence[str],
-    *,
-    driver_away: bool,
-    waits: bool,
-    hint: str | None,
+    receipt: Receipt | None, answers: EngineAnswers, damage: Sequence[str], *, driver_missing: bool, waits: bool
 ) -> None:
     """Log the reasons why the node is not ready."""
-    if wrong or not (_is_installed(receipt) or driver_away or waits):
-        owed = [] if _is_installed(receipt) else [_describe_pending_work(receipt)]
+    if answers.wrong or not (_is_installed(receipt) or driver_missing or waits):
+        pending_work = [] if _is_installed(receipt) else [_describe_pending_work(receipt)]
         publish(
             EventKind.ENGINE_NOT_SERVING,
             "Not ready: the engines do not serve the handlers",
             level="warning",
-            why="; ".join([*wrong, *owed]),
-            hint=hint,
+            why="; ".join([*answers.wrong, *pending_work]),
+            hint=_describe_way_around(answers),
         )
     if damage:
         log.get().warning("Not ready: the toolkit is damaged", key="not-ready-toolkit", why="; ".join(damage))
-    if driver_away:
+    if driver_missing:
         log.get().warning("Not ready: no driver is usable", key="not-ready-driver")
 
 
 def _judge_state(
-    receipt: Receipt | None,
-    seen: EngineAnswers,
-    damage: Sequence[str],
-    *,
-    driver_away: bool,
-    pending: Pending | None,
-    plugin: PluginStatus | None,
+    receipt: Receipt | None, answers: EngineAnswers, damage: Sequence[str], conditions: Readiness
 ) -> NodeState:
     """Return the node's status; of several faults, the one that causes the others. Pure."""
-    if driver_away:
+    pending, plugin = conditions.pending, conditions.plugin
+    if conditions.driver_missing:
         return NodeState(
             ConditionReason.DRIVER_NOT_READY, "No driver is usable: `kubectl logs` of the pod says what is missing"
         )
-    if pending is not None and not seen.silent and not (pending.served and _is_installed(receipt)):
+    if pending is not None and not answers.silent and not (pending.served and _is_installed(receipt)):
         return NodeState(ConditionReason.RELOAD_PENDING, pending.words)
     if receipt is None or not _is_installed(receipt):
         return NodeState(ConditionReason.INSTALLING, "The toolkit is not installed yet")
-    if seen.wrong:
-        reason = ConditionReason.ENGINE_DOWN if seen.silent else ConditionReason.DRIFT
-        return NodeState(reason, "; ".join(seen.wrong))
-    if (amiss := _find_other_fault(damage, plugin)) is not None:
-        return amiss
-    served = "; ".join(format_marker(receipt, plugin).splitlines())
+    if answers.wrong:
+        reason = ConditionReason.ENGINE_DOWN if answers.silent else ConditionReason.DRIFT
+        return NodeState(reason, "; ".join(answers.wrong))
+    if (fault := _find_other_fault(damage, plugin)) is not None:
+        return fault
+    served = "; ".join(format_ready_file(receipt, plugin).splitlines())
     served = served or "The toolkit is installed, and no engine is configured for it"
     return NodeState(ConditionReason.SERVING, served if pending is None else f"{served}; {pending.words}")
 
@@ -328,7 +361,7 @@ def query_engines(node: Node, receipt: Receipt | None, seconds: float) -> Engine
     unserved: set[str] = set()
     watched: list[tuple[str, str, str]] = []
     stopped = silent = hangs = False
-    for engine in receipt.asked() if receipt is not None else ():
+    for engine in receipt.served_engines() if receipt is not None else ():
         # identified before the query: a restart from here on is seen
         watched.append(_watch_socket(node, engine))
         if serving.is_socket_activated(node, engine.name, engine.socket):
@@ -336,11 +369,11 @@ def query_engines(node: Node, receipt: Receipt | None, seconds: float) -> Engine
             unserved.add(str(engine.name))
             stopped = silent = True
             continue
-        live, heard = serving.query_engine(get_adapter(engine.name), node, engine.socket, seconds)
+        live, reason = serving.query_engine(get_adapter(engine.name), node, engine.socket, seconds)
         if live is None:
             process, silent = serving.find_process(node, engine.name, engine.socket), True
-            hangs |= process is not None or heard.endswith(serving.SILENCE)
-            missing = [_describe_silence(node, engine, heard)]
+            hangs |= process is not None or reason.endswith(serving.SILENCE)
+            missing = [_describe_silence(node, engine, reason)]
         else:
             process = live.process
             missing = [f"{engine.name}: {each}" for each in observe.find_unserved(node, receipt, engine, live)]
@@ -351,11 +384,11 @@ def query_engines(node: Node, receipt: Receipt | None, seconds: float) -> Engine
     return EngineAnswers(tuple(wrong), tuple(watched), stopped, frozenset(unserved), silent, hangs)
 
 
-def _describe_silence(node: Node, engine: EngineRecord, heard: str) -> str:
+def _describe_silence(node: Node, engine: EngineRecord, reason: str) -> str:
     """Return the message that an engine does not answer, with its socket, and where to look."""
     unit = serving.find_unit(node, engine.name, engine.socket)
     place = f"`systemctl status {unit}`" if unit is not None else "what starts it"
-    return f"{engine.name}: {heard} ({engine.socket}; look at {place})"
+    return f"{engine.name}: {reason} ({engine.socket}; look at {place})"
 
 
 def _watch_socket(node: Node, engine: EngineRecord) -> tuple[str, str, str]:

@@ -1,6 +1,6 @@
-"""Becoming the idle process, and coming back from it with the locks that were held.
+"""Become the idle process, and come back from it with the locks that were held, and the saved state.
 
-What the installer remembers while it waits as the idle process, in a memory file that the process holds.
+The state is in a memory file that the idle process holds open.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from toolkit_installer.node import signals as node_signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.settings import Program
 
-_Kind = TypeVar("_Kind", bound=msgspec.Struct)
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
 STATE = "toolkit-installer-state"
-SEEN_AS = f"/memfd:{STATE} (deleted)"
-"""As the kernel names the open state (memfd_create(2), NOTES)."""
+STATE_LINK = f"/memfd:{STATE} (deleted)"
+"""The kernel's name of the open state file (memfd_create(2), NOTES)."""
 
 
 class Locks(msgspec.Struct, frozen=True):
@@ -39,7 +39,7 @@ class Locks(msgspec.Struct, frozen=True):
 
 
 class Descriptors(msgspec.Struct, frozen=True):
-    """What else a run keeps open while it waits."""
+    """Other descriptors that a run keeps open while it waits."""
 
     others: tuple[tuple[int, str, tuple[str, ...]], ...] = ()
     """The PID files of other installers that are held as well: descriptor, path, folders that were created for it."""
@@ -47,17 +47,17 @@ class Descriptors(msgspec.Struct, frozen=True):
     """Folders in which the kernel reports every change."""
 
 
-def saved_by(pid: int) -> dict[str, Any] | None:
-    """Return what the run saved that waits as the process `pid`, None where that run is at work, or gone.
+def read_saved(pid: int) -> dict[str, Any] | None:
+    """Return what the run saved that waits as the process `pid`; None if that run is at work, or gone.
 
-    `command` are the words that it was first started with, `state` is its state (reporting/saved_state.py).
+    `command` is the command line of its first start, `state` its state (reporting/saved_state.py).
     """
-    content = descriptors.content(pid, SEEN_AS, idling.LIMIT)
+    content = descriptors.content(pid, STATE_LINK, idling.LIMIT)
     return _parse(content) if content else None  # empty: it is being written
 
 
 def _parse(content: bytes) -> dict[str, Any]:
-    """Return the first field of a state file, {} where it is no JSON object."""
+    """Return the first field of a state file; {} if it is no JSON object."""
     try:
         parsed = json.loads(content.split(b"\0")[0])
     except (ValueError, RecursionError):
@@ -75,14 +75,14 @@ _LATER_SECONDS = 30.0
 _LATEST_SECONDS = 600.0
 _SOON_SECONDS = 2.0
 _LATEST_SOON_SECONDS = 120.0
-"""Where a node is not configured before the API server says that it may be: a pod waits for it, and its users."""
+"""For a node that is configured only once the API server allows it: its users and a pod wait for that."""
 _CLOCK_SECONDS = 600.0
-"""How long at most until a time of the node's clock is looked at again: somebody may set it meanwhile."""
+"""The longest time until a time of the node's clock is checked again: the clock may be set meanwhile."""
 _DOUBLINGS = 10
-"""More than it takes to get there; nobody counts on for months."""
+"""More than it takes to reach the limit, so that the number stays small."""
 
 _LONGEST_NUMBER = 9
-"""Digits of a descriptor, far more than it has."""
+"""The most digits of a descriptor, far more than any has."""
 _SHOWN = 100
 _CHANGES = fcntl.DN_CREATE | fcntl.DN_DELETE | fcntl.DN_RENAME | fcntl.DN_MODIFY | fcntl.DN_ATTRIB | fcntl.DN_MULTISHOT
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
@@ -90,11 +90,11 @@ _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_S
 
 _WAITER = os.path.join(os.path.dirname(os.path.realpath(idling.__file__)), "idle_process.py")
 _MAIN = os.path.join(os.path.dirname(os.path.dirname(_WAITER)), "__main__.py")
-"""Both are looked at when the program starts, as `interpreter` does."""
+"""Both paths are resolved when the program starts, as in `interpreter`."""
 
 
 def _entry() -> str | None:
-    """Return the function that this program was started with, None if it was a program of somebody else's."""
+    """Return the entry point that this program was started by, None if it was another program's."""
     started = sys.argv[0]
     if "/" in started:
         started = os.path.realpath(started)
@@ -107,11 +107,11 @@ def _entry() -> str | None:
 _ENTRY = _entry()
 
 
-class Resumed(msgspec.Struct, frozen=True):
+class WakeUp(msgspec.Struct, frozen=True):
     """Why the run was woken, and what it held while it waited.
 
-    `pid_fd` and `lock_fd` are None if the state does not name an open file of the right kind; `held` finds them by
-    their paths.
+    `pid_fd` and `lock_fd` are None if the state does not name an open file of the right kind; `find_inherited` finds
+    them by their paths.
     """
 
     events: frozenset[str]
@@ -126,8 +126,8 @@ class Resumed(msgspec.Struct, frozen=True):
     """The saved state, as values that JSON has; None if there is none."""
 
 
-def started_as() -> list[str]:
-    """Return the words that this program was started with."""
+def list_own_words() -> list[str]:
+    """Return the command line that this program was started with."""
     return [sys.executable, *sys.orig_argv[1:]]
 
 
@@ -145,8 +145,8 @@ def wait(
 
     `watched` are events, paths in the installer's mount namespace, and the paths' identities as `idling` has
     them: the idle process compares them every 30 s, and within seconds of any change in `folders`. It wakes the run
-    after `seconds` in any case. `command` are the words that this program was first started with, `state` is the saved
-    state as values that JSON has.
+    after `seconds` in any case. `command` is the command line of the first start, `state` is the saved state as values
+    that JSON has.
     """
     first = list(command)
     locks = Locks(
@@ -157,7 +157,7 @@ def wait(
     )
     kept_open = Descriptors(
         tuple((other.fd, other.path, tuple(other.created_folders)) for other in pid_file.others),
-        tuple(_notified(folders)),
+        tuple(_watch_folders(folders)),
     )
     if folders and any(
         idling.identity(path) != known for _, path, known in watched if not path.endswith(idling.PROBE_SUFFIX)
@@ -189,7 +189,7 @@ def wait(
     os.execv(idle[0], idle)  # noqa: S606  # no shell
 
 
-def woken_after(*, later: bool, tries: int, soon: bool, within: float | None) -> float | None:
+def seconds_to_wake_up(*, later: bool, tries: int, soon: bool, within: float | None) -> float | None:
     """Return after how many seconds the idle process wakes the run without an event, None for never. Pure.
 
     With `later`, something is still unknown: the run looks for it after 30 s, and less often after each of the `tries`,
@@ -202,7 +202,7 @@ def woken_after(*, later: bool, tries: int, soon: bool, within: float | None) ->
     return min(due, default=None)
 
 
-def resumed() -> Resumed | None:
+def read_wake_up() -> WakeUp | None:
     """Return why this program was woken, or None at a fresh start. Later calls return None.
 
     The state may be another release's, or damaged: the events are returned all the same, and the locks as far as the
@@ -213,7 +213,7 @@ def resumed() -> Resumed | None:
         return None
     node_signals.unblock_child_signal()
     number, _, events = text.partition(":")
-    fd = _opened(number)
+    fd = _find_state_file(number)
     if fd is None:
         log.get().warning(
             "The environment says that this is a run that was woken, and there is nothing of one: it starts anew",
@@ -228,26 +228,26 @@ def resumed() -> Resumed | None:
     state = saved.get("state")
     locks = _convert(saved, Locks)
     kept_open = _convert(saved, Descriptors) or Descriptors()
-    _forget_folders(kept_open, locks)
+    _unwatch_folders(kept_open, locks)
     if locks is None:
-        return Resumed(woken, None, "", (), None, tuple(_others(kept_open, None)), state)
+        return WakeUp(woken, None, "", (), None, tuple(_list_other_pid_files(kept_open, None)), state)
     is_named = _is_path(locks.pid_path)
-    return Resumed(
+    return WakeUp(
         woken,
-        _kept(locks.pid_fd, stat.S_ISREG) if is_named else None,
+        _take_over(locks.pid_fd, stat.S_ISREG) if is_named else None,
         locks.pid_path if is_named else "",
         tuple(filter(_is_path, locks.pid_folders)),
-        _kept(locks.lock_fd, stat.S_ISDIR) if locks.lock_fd is not None else None,
-        tuple(_others(kept_open, locks.pid_fd)),
+        _take_over(locks.lock_fd, stat.S_ISDIR) if locks.lock_fd is not None else None,
+        tuple(_list_other_pid_files(kept_open, locks.pid_fd)),
         state,
     )
 
 
-def _notified(folders: Sequence[str]) -> list[int]:
-    """Have the kernel send SIGIO at every change in these folders; return the descriptors that keep it so.
+def _watch_folders(folders: Sequence[str]) -> list[int]:
+    """Make the kernel send SIGIO at every change in these folders; return the descriptors that keep this up.
 
     Set up before the idle process begins, which then needs no module for it and no wake-up of its own (fcntl(2),
-    F_NOTIFY). A folder that is not there, or a kernel without it, is left to the look every 30 s.
+    F_NOTIFY). A missing folder, or a kernel without F_NOTIFY, is left to the check every 30 s.
     """
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGIO])
     watching = []
@@ -266,7 +266,7 @@ def _notified(folders: Sequence[str]) -> list[int]:
     return watching
 
 
-def _convert(saved: dict[str, Any], kind: type[_Kind]) -> _Kind | None:
+def _convert(saved: dict[str, Any], kind: type[_Struct]) -> _Struct | None:
     """Return the fields of a struct, None if one is missing or has a wrong type."""
     known = {name: saved[name] for name in kind.__struct_fields__ if name in saved}
     try:
@@ -275,24 +275,24 @@ def _convert(saved: dict[str, Any], kind: type[_Kind]) -> _Kind | None:
         return None
 
 
-def _forget_folders(kept_open: Descriptors, locks: Locks | None) -> None:
-    """Close what kept the kernel reporting changes in folders. SIGIO stays held back: it would end the program."""
+def _unwatch_folders(kept_open: Descriptors, locks: Locks | None) -> None:
+    """Stop the kernel's reports of changes in folders. SIGIO stays blocked: it would end the program."""
     for fd in kept_open.folders:
-        if (locks is None or fd != locks.lock_fd) and _kept(fd, stat.S_ISDIR) is not None:
+        if (locks is None or fd != locks.lock_fd) and _take_over(fd, stat.S_ISDIR) is not None:
             os.close(fd)
     while signal.SIGIO in signal.sigpending():
         signal.sigwaitinfo([signal.SIGIO])
 
 
-def _others(kept_open: Descriptors, pid_fd: int | None) -> Iterator[tuple[int, str, tuple[str, ...]]]:
+def _list_other_pid_files(kept_open: Descriptors, pid_fd: int | None) -> Iterator[tuple[int, str, tuple[str, ...]]]:
     """Yield the other PID files that are still open."""
     for fd, path, folders in kept_open.others:
-        if fd != pid_fd and _is_path(path) and (kept := _kept(fd, stat.S_ISREG)) is not None:
+        if fd != pid_fd and _is_path(path) and (kept := _take_over(fd, stat.S_ISREG)) is not None:
             yield kept, path, tuple(filter(_is_path, folders))
 
 
-def held(path: str) -> int | None:
-    """Return the descriptor of a file or folder that this program was started with, None if it has none.
+def find_inherited(path: str) -> int | None:
+    """Return the inherited descriptor of a file or folder, None if there is none.
 
     For a state that does not name the descriptor. `path` is in the installer's mount namespace.
     """
@@ -311,19 +311,19 @@ def held(path: str) -> int | None:
     return None
 
 
-def _opened(number: str) -> int | None:
-    """Return the state's descriptor, None where the text names none."""
+def _find_state_file(number: str) -> int | None:
+    """Return the state file's descriptor, None if the text names none."""
     if not (number.isascii() and number.isdigit() and len(number) <= _LONGEST_NUMBER):
         return None
     try:
         seen = os.readlink(f"/proc/self/fd/{int(number)}")
     except OSError:
         return None
-    return int(number) if seen == SEEN_AS else None
+    return int(number) if seen == STATE_LINK else None
 
 
-def _kept(fd: int, is_kind: Callable[[int], bool]) -> int | None:
-    """Return a kept descriptor, closed to children from now on; None if no file of that kind is open as it."""
+def _take_over(fd: int, is_kind: Callable[[int], bool]) -> int | None:
+    """Return an inherited descriptor, no longer inheritable; None if no file of that kind is open as it."""
     if fd < 0:
         return None
     try:

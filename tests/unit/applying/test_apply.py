@@ -10,35 +10,62 @@ from typing import Any
 import msgspec
 import pytest
 
-from toolkit_installer.applying import files, record
 from toolkit_installer.applying.apply import Applier
-from toolkit_installer.applying.reload import NotServedError
+from toolkit_installer.applying.reload import NotServedError, Switch
+from toolkit_installer.engines.api import DesiredState, EngineFile, Inspection
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError, InstallerError
 from toolkit_installer.node.files import ChangedMeanwhileError
+from toolkit_installer.node.node import Node
+from toolkit_installer.node.reading import Tree
 from toolkit_installer.node.root import NodeError
-from toolkit_installer.planning import files_naming, toolkit_users
+from toolkit_installer.node.signals import SignalCollector
+from toolkit_installer.planning import toolkit_users
+from toolkit_installer.planning.installed import Copies, SpecificationWork
+from toolkit_installer.planning.plan import EngineWork, Plan, ToolkitWork
+from toolkit_installer.planning.prepare import Prepared
 from toolkit_installer.receipt.schema import Copy, Receipt, State
+from toolkit_installer.settings import EngineName, Settings
 
 FOLDER = "/usr/local/nvidia/toolkit"
 OLD = Receipt(State.INSTALLED, "1", FOLDER, ("old", "both"), ("/usr/local",), "/run/toolkit.pid", (), ())
 BEGUN = msgspec.structs.replace(
     OLD, state=State.APPLYING, toolkit_files=("both", "new"), folders=("/usr/local", FOLDER)
 )
-COPIES = (Copy("both", "/usr/bin/both", "1 2 3 4", "1 2 3 5"),)
 SETTLED = msgspec.structs.replace(BEGUN, state=State.INSTALLED)
+SPECIFICATIONS = ("/etc/cdi/a.yaml", "/etc/cdi/b.yaml")
+WRITTEN = [(path, b"new") for path in SPECIFICATIONS]
+RESTORED = [(path, None) for path in SPECIFICATIONS]
 
 
 class Played:
-    """The receipt's store, its recorder and the budget, all in one: each notes what is asked of it."""
+    """The receipt's store and builder, the switcher with its writer, gate and budget, in one: each notes its calls.
 
-    def __init__(self, there: Receipt | None) -> None:
-        self.there = there
+    `change` is what the first engine's change raises, `restore` what giving back each engine raises.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.there: Receipt | None = OLD
         self.folder = "/store"
         self.done: list[Any] = []
         self.refused: set[State] = set()
+        self.change: InstallerError | None = None
+        self.restore: dict[str, InstallerError] = {}
+        self.changed_meanwhile = False
+        self.node = Node(str(folder))
+        self.attention = SignalCollector()
+        self.writer = self
+        self.reloads = 0
+        self.left_to_systemd: list[str] = []
+        self.toolkit = folder / FOLDER[1:]
+        self.toolkit.mkdir(parents=True)
+        for name in ("old", "both", "new"):
+            (self.toolkit / name).write_text(name)
 
     def require_reload(self) -> None:
-        self.done.append("budget")
+        raise ConfigurationError("too many reloads")
+
+    def require(self, _seen: object) -> None:
+        self.done.append("gate")
 
     def require_recordable(self, _seen: object) -> None:
         self.done.append("recordable")
@@ -49,7 +76,7 @@ class Played:
     def load(self) -> Receipt | None:
         return self.there
 
-    def begun(self, _seen: object, created: tuple[str, ...]) -> Receipt:
+    def build(self, _seen: object, created: tuple[str, ...]) -> Receipt:
         assert created == ("/made",)
         return BEGUN
 
@@ -59,55 +86,78 @@ class Played:
         self.done.append((receipt, originals))
 
     def tidy(self, receipt: Receipt) -> None:
-        self.done.append(("tidied", receipt.state))
+        self.done.append(("tidied", receipt.state, sorted(path.name for path in self.toolkit.iterdir())))
+
+    def clear(self) -> None:
+        self.done.append("cleared")
+
+    def write(self, _engine: None, file: EngineFile, content: bytes | None) -> None:
+        if content is None and self.changed_meanwhile:
+            raise ChangedMeanwhileError(file.path)
+        self.done.append((file.path, content))
+
+    def make(self, switch: Switch, *, interruptible: bool) -> None:
+        name = str(switch.engine.name)
+        assert interruptible is not switch.last_resort
+        self.done.append(f"{'back' if switch.last_resort else 'change'} {name}")
+        error = self.restore.get(name) if switch.last_resort else self.change
+        if error is not None:
+            raise error
 
 
 @pytest.fixture
-def played() -> Played:
-    return Played(OLD)
+def played(tmp_path: Path) -> Played:
+    return Played(tmp_path)
 
 
 @pytest.fixture
-def applier(played: Played, monkeypatch: pytest.MonkeyPatch) -> Applier:
-    made = Applier.__new__(Applier)
-    parts = {"node": object(), "store": played, "recorder": played, "budget": played}
-    vars(made).update(parts, switcher=SimpleNamespace(unseen=False, reloads=0))
-
-    def change(_seen: object, _receipt: Receipt) -> tuple[Copy, ...]:
-        played.done.append("change")
-        return COPIES
-
-    def settled(_seen: object, _receipt: Receipt, copies: tuple[Copy, ...]) -> Receipt:
-        assert copies == COPIES
-        return SETTLED
-
-    monkeypatch.setattr(made, "_change", change)
-    monkeypatch.setattr(record, "build_final_receipt", settled)
-    monkeypatch.setattr(files, "remove", lambda _node, folder, name: played.done.append(f"removed {folder}/{name}"))
-    return made
+def applier(played: Played) -> Applier:
+    parts: Any = played
+    return Applier(parts, parts, parts, parts, parts, interruptible=True)
 
 
-def seen(*, reload_why: str = "", receipt: Receipt | None = OLD) -> Any:
-    engines = [SimpleNamespace(name="first", reload_why=reload_why), SimpleNamespace(name="second", reload_why="")]
-    toolkit = SimpleNamespace(folder=FOLDER, remove=("old",), present=("both",), write=())
-    plan = SimpleNamespace(engines=engines, specifications=("a", "b"), device_nodes=(), toolkit=toolkit)
-    return SimpleNamespace(plan=plan, receipt=receipt, originals={"sha": b"before"})
+def seen(
+    *, receipt: Receipt | None = OLD, copies: tuple[Copy, ...] = (), payload: str = "/", reload_why: str = ""
+) -> Prepared:
+    """Return a plan that changes two engines and two specifications, and removes a file of the toolkit."""
+    names = (EngineName.DOCKER, EngineName.CONTAINERD)
+    inspection, desired = Inspection("/x.sock", (), None), DesiredState((), {}, None)
+    engines = tuple(EngineWork(name, inspection, desired, reload_why=reload_why) for name in names)
+    files = (EngineFile("specification", path, None) for path in SPECIFICATIONS)
+    specifications = tuple(SpecificationWork(file, None, b"new") for file in files)
+    plan = Plan(ToolkitWork(FOLDER, (), (), ("old",), frozenset({"both"})), engines, specifications)
+    target: Any = SimpleNamespace(settings=Settings(), payload=SimpleNamespace(root=payload))
+    facts: Any = SimpleNamespace(
+        receipt=receipt, originals={"sha": b"before"}, toolkit=SimpleNamespace(copies=copies), generated=None
+    )
+    return Prepared(target, facts, plan)
 
 
-@pytest.mark.parametrize("reload_why, first", [("its files changed", ["budget"]), ("", [])])
 def test_the_record_comes_before_the_change_and_what_is_no_longer_needed_goes_last(
-    applier: Applier, played: Played, reload_why: str, first: list[str]
+    applier: Applier, played: Played, tmp_path: Path
 ) -> None:
-    applier.apply(seen(reload_why=reload_why))
+    (tmp_path / "payload").mkdir()
+    (tmp_path / "payload/both").write_text("both")
+    payload = str(tmp_path / "payload")
+    copy = Copies(played.node, FOLDER, Tree(payload)).taken("both", "/both")
+    assert copy is not None
+    applier.apply(seen(copies=(copy,), payload=payload))
     assert played.done == [
-        *first,
         "recordable",
         (BEGUN, {"sha": b"before"}),
-        "change",
-        (SETTLED, {}),
-        ("tidied", State.INSTALLED),
-        f"removed {FOLDER}/old",
+        *WRITTEN,
+        "gate",
+        *("change docker", "change containerd"),
+        (msgspec.structs.replace(SETTLED, copies=(copy,)), {}),
+        ("tidied", State.INSTALLED, ["both", "new", "old"]),
     ]
+    assert not (played.toolkit / "old").exists()
+
+
+def test_a_reload_beyond_the_budget_is_refused_before_anything_is_recorded(applier: Applier, played: Played) -> None:
+    with pytest.raises(ConfigurationError, match="too many reloads"):
+        applier.apply(seen(reload_why="its files changed"))
+    assert played.done == []
 
 
 def test_a_plan_about_another_record_than_the_one_that_lies_there_is_not_carried_out(
@@ -119,106 +169,77 @@ def test_a_plan_about_another_record_than_the_one_that_lies_there_is_not_carried
     assert played.done == ["recordable"]
 
 
-def fail(applier: Applier, monkeypatch: pytest.MonkeyPatch, error: InstallerError, *failures: InstallerError) -> None:
-    """Let the change fail, and of what is given back each engine in turn."""
-    order = {"first": None, "second": None} | dict(zip(("second", "first"), failures, strict=False))
-
-    def change(_seen: object, _receipt: object) -> None:
-        raise error
-
-    def back(work: Any, why: object) -> InstallerError | None:
-        assert why is error
-        applier.store.done.append(f"back {work.name}")  # type: ignore[attr-defined]
-        return order[work.name]
-
-    monkeypatch.setattr(applier, "_change", change)
-    monkeypatch.setattr(applier, "_tried_back", back)
-    monkeypatch.setattr(applier, "_tried_replacing", lambda made: applier.store.done.append(f"replaced {made}"))  # type: ignore[attr-defined]
-
-
-def test_a_failed_change_is_rolled_back_in_reverse_and_the_old_record_updated(
-    applier: Applier, played: Played, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fail(applier, monkeypatch, ConfigurationError("no"))
+def test_a_failed_change_is_rolled_back_in_reverse_and_the_old_record_updated(applier: Applier, played: Played) -> None:
+    played.change = ConfigurationError("no")
     with pytest.raises(ConfigurationError):
         applier.apply(seen())
     kept = msgspec.structs.replace(OLD, toolkit_files=("old", "both", "new"), folders=("/usr/local", FOLDER))
-    assert played.done[2:] == ["back second", "back first", "replaced a", "replaced b", (kept, {})]
+    failed = played.done.index("change docker")
+    assert played.done[failed + 1 :] == ["back containerd", "back docker", *RESTORED, (kept, {})]
 
 
 def test_of_several_failures_the_dead_engine_is_raised_and_the_record_says_applying(
-    applier: Applier, played: Played, monkeypatch: pytest.MonkeyPatch
+    applier: Applier, played: Played
 ) -> None:
     down = EngineDownError("down")
-    fail(applier, monkeypatch, ConfigurationError("no"), ConfigurationError("its file"), down)
+    played.change = ConfigurationError("no")
+    played.restore = {"containerd": ConfigurationError("its file"), "docker": down}
     with pytest.raises(EngineDownError) as told:
         applier.apply(seen())
     assert told.value is down
-    assert played.done[-1] == "replaced b"
+    assert played.done[-1] == RESTORED[-1]
 
 
 def test_an_old_record_that_cannot_be_written_back_is_told_and_hides_no_reason(
-    applier: Applier, played: Played, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
+    applier: Applier, played: Played, logged: io.StringIO
 ) -> None:
-    fail(applier, monkeypatch, ConfigurationError("no"))
+    played.change = ConfigurationError("no")
     played.refused = {State.INSTALLED}
     with pytest.raises(ConfigurationError):
         applier.apply(seen())
     assert "the next run repairs it" in logged.getvalue()
 
 
-@pytest.mark.parametrize(
-    "unseen, words", [([], "is back, and it answers"), (["docker"], "is restarted by systemd once")]
-)
+@pytest.mark.parametrize("left, words", [([], "is back, and it answers"), (["docker"], "is restarted by systemd once")])
 def test_an_engine_that_did_not_serve_the_change_is_told_as_one_that_rejected_it(
-    applier: Applier, monkeypatch: pytest.MonkeyPatch, unseen: list[str], words: str
+    applier: Applier, played: Played, left: list[str], words: str
 ) -> None:
-    applier.switcher.unseen = unseen
-    error = NotServedError("nvidia is missing", answers=True)
-    fail(applier, monkeypatch, error)
+    played.left_to_systemd = left
+    played.change = error = NotServedError("nvidia is missing", answers=True)
     with pytest.raises(EngineRejectedError, match=words) as told:
         applier.apply(seen())
     assert told.value.__cause__ is error
 
 
-@pytest.mark.parametrize("named, held, removed", [(False, False, ("new",)), (True, False, None), (False, True, None)])
+@pytest.mark.parametrize("named, held", [(False, False), (True, False), (False, True)])
 def test_without_an_old_record_what_is_new_goes_unless_somebody_needs_it(
     applier: Applier,
     played: Played,
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     logged: io.StringIO,
-    removed: tuple[str, ...] | None,
     *,
     named: bool,
     held: bool,
 ) -> None:
-    played.there = None
-    gone: list[tuple[str, ...]] = []
-    monkeypatch.setattr(files, "remove_toolkit_files", lambda _node, receipt: gone.append(receipt.toolkit_files))
-    monkeypatch.setattr(files, "remove_folders", lambda *_: played.done.append("folders"))
-    monkeypatch.setattr(files_naming, "list_recorded_files", lambda _receipt: ())
-    found = [SimpleNamespace(file=Path("/etc/x"), line=7)] if named else []
-    monkeypatch.setattr(files_naming, "find_naming_files", lambda *_, **_known: found)
+    played.there, played.change = None, ConfigurationError("no")
+    if named:
+        (tmp_path / "etc/docker").mkdir(parents=True)
+        (tmp_path / "etc/docker/daemon.json").write_text(f'{{"runtimes": {{"x": {{"path": "{FOLDER}/x"}}}}}}')
     monkeypatch.setattr(toolkit_users, "is_still_needed", lambda *_: held)
-    fail(applier, monkeypatch, ConfigurationError("no"))
     with pytest.raises(ConfigurationError):
         applier.apply(seen(receipt=None))
-    assert gone == ([] if removed is None else [removed])
+    assert (played.toolkit / "new").exists() is (named or held)
+    assert (played.toolkit / "both").exists()  # it stood there before
     assert ("The toolkit stays" in logged.getvalue()) is named
-    assert played.done[-1] == "folders"
-
-
-# --- a specification that somebody else writes meanwhile ---
+    assert played.done[-1] == "cleared"
 
 
 def test_a_specification_that_somebody_else_wrote_meanwhile_stays_and_is_named(
-    applier: Applier, logged: io.StringIO
+    applier: Applier, played: Played, logged: io.StringIO
 ) -> None:
-    def write(*_: object) -> None:
-        raise ChangedMeanwhileError("/var/run/cdi/x.yaml")
-
-    vars(applier)["switcher"] = SimpleNamespace(writer=SimpleNamespace(write=write))
-    file = SimpleNamespace(content=b"")
-    work: Any = SimpleNamespace(path="/var/run/cdi/x.yaml", file=file)
-    assert applier._tried_replacing(work) is None
-    assert "event=cdi-changed-meanwhile file=/var/run/cdi/x.yaml" in logged.getvalue()
+    played.change, played.changed_meanwhile = ConfigurationError("no"), True
+    with pytest.raises(ConfigurationError):
+        applier.apply(seen())
+    for path in SPECIFICATIONS:
+        assert f"event=cdi-changed-meanwhile file={path}" in logged.getvalue()

@@ -33,7 +33,7 @@ from toolkit_installer.node.processes import Process, ProcessGoneError, inspect_
 from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.node.signals import SignalCollector, Stopped
 from toolkit_installer.reporting.metrics import MetricsReport
-from toolkit_installer.settings import EngineName, ReloadMode, Settings
+from toolkit_installer.settings import EngineName, ReloadMode
 
 PATH = "/etc/engine.conf"
 OLD, NEW = b"old\n", b"new\n"
@@ -205,7 +205,7 @@ def test_a_reload_whose_log_lines_are_suppressed_as_repeated_is_counted(
     monkeypatch.setattr(WaitReport, "elapsed", lambda _: 1.26)
     monkeypatch.setattr(log._LoggedLines, "written_digests", {})
     monkeypatch.setattr(log._LoggedLines, "suppressed_digests", frozenset())
-    report = MetricsReport(Settings(), node)
+    report = MetricsReport(node, None, None, checks_drift=False)
     for _ in range(2):
         switcher(node).make(switch(player, SIGNAL), interruptible=False)
         log.suppress_known_lines(log.get_line_digests())
@@ -470,7 +470,7 @@ def test_an_ending_process_does_not_wait_for_an_engine_that_ends_after_it(
 ) -> None:
     work = switcher(node, awaiting, seconds=60)
     work.make(switch(player, CALLED, last_resort=True), interruptible=False)
-    assert (restarts.calls, work.unseen) == (1, ["docker"])
+    assert (restarts.calls, work.left_to_systemd) == (1, ["docker"])
     assert node.files.read(PATH) == NEW
     assert "event=engine-ends-after-us engine=docker unit=engine.service" in logged.getvalue()
 
@@ -485,7 +485,7 @@ def test_a_change_of_an_engine_that_ends_after_this_process_is_given_up(
         work.make(first, interruptible=interruptible)
     back = msgspec.structs.replace(first, files=[msgspec.structs.replace(first.files[0], target=OLD)], last_resort=True)
     work.make(back, interruptible=False)
-    assert (restarts.calls, work.unseen, work.reloads) == (1, ["docker"], 2)
+    assert (restarts.calls, work.left_to_systemd, work.reloads) == (1, ["docker"], 2)
     assert node.files.read(PATH) == OLD
     assert awaiting.awaited_by == player.process
 
@@ -526,7 +526,7 @@ def test_an_engine_that_ends_in_time_is_seen_to_return_by_an_ending_process(
     attention.stop = signal.SIGTERM
     work = switcher(node, attention, seconds=60)
     work.make(switch(player, CALLED, last_resort=last_resort), interruptible=False)
-    assert (restarts.calls, work.unseen, player.read) == (1, [], NEW)
+    assert (restarts.calls, work.left_to_systemd, player.read) == (1, [], NEW)
 
 
 @pytest.mark.parametrize("last_resort", [True, False])
@@ -535,4 +535,4 @@ def test_an_engine_that_ends_after_its_callers_is_seen_to_return(
 ) -> None:
     work = switcher(node, seconds=60)
     work.make(switch(player, CALLED, last_resort=last_resort), interruptible=False)
-    assert (restarts.calls, work.unseen, player.read) == (1, [], NEW)
+    assert (restarts.calls, work.left_to_systemd, player.read) == (1, [], NEW)

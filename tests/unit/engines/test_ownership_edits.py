@@ -31,7 +31,7 @@ from toolkit_installer.engines.docker.engine import ROLE, Docker
 from toolkit_installer.engines.target import EngineTarget, Handler, Request
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.reading import FileIdentity, Found, Metadata
-from toolkit_installer.receipt.memory import digest_of
+from toolkit_installer.receipt.file_records import digest_of
 from toolkit_installer.settings import EngineName
 
 FOLDER = "/usr/local/nvidia/toolkit"

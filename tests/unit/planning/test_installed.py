@@ -12,7 +12,7 @@ from toolkit_installer.node import reading
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.reading import FileIdentity, Found, Metadata, Tree
 from toolkit_installer.planning.installed import Copies, Generated, SpecificationFacts, plan_specifications
-from toolkit_installer.receipt.schema import SPECIFICATION_ROLE, Before, Copy, FileRecord, Receipt, State
+from toolkit_installer.receipt.schema import SPECIFICATION_ROLE, Copy, FileRecord, OriginalFile, Receipt, State
 
 PATH = "/var/run/cdi/nvidia.yaml"
 FOLDER = "/usr/local/nvidia/toolkit"
@@ -25,7 +25,7 @@ KEPT = {changes.sha256(content): content for content in (OURS, THEIRS)}
 
 def receipt(before: bytes | None) -> Receipt:
     """Return one of a run that wrote OURS; `before`: what stood there then."""
-    known = Before(changes.sha256(before), 0o644, 0, 0) if before is not None else None
+    known = OriginalFile(changes.sha256(before), 0o644, 0, 0) if before is not None else None
     record = FileRecord(SPECIFICATION_ROLE, PATH, known, (changes.sha256(OURS),))
     return Receipt(State.INSTALLED, "1", FOLDER, (), (), "/run/toolkit.pid", (), (), (record,))
 

@@ -8,7 +8,7 @@ from toolkit_installer.engines.api import DesiredFile, DesiredState, EngineFile,
 from toolkit_installer.node.reading import FileIdentity, Found, Metadata
 from toolkit_installer.planning import plan
 from toolkit_installer.planning.installed import InstalledFile
-from toolkit_installer.receipt.schema import Before, EngineRecord, FileRecord
+from toolkit_installer.receipt.schema import EngineRecord, FileRecord, OriginalFile
 from toolkit_installer.settings import EngineName, ReloadMode
 from toolkit_installer.toolkit.layout import ToolkitFile
 
@@ -170,7 +170,7 @@ THEIRS, OURS, EDITED = "a" * 64, "b" * 64, "c" * 64
 
 
 def recorded(path: str, before: str | None, *written: str, name: EngineName = EngineName.CONTAINERD) -> EngineRecord:
-    known = Before(before, 0o644, 0, 0) if before is not None else None
+    known = OriginalFile(before, 0o644, 0, 0) if before is not None else None
     return EngineRecord(name, "/run/x", None, (), None, (FileRecord("root", path, known, written),))
 
 

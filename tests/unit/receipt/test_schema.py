@@ -20,9 +20,18 @@ from toolkit_installer.engines.ownership import Owned, Ownership
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.reading import FileIdentity, Found, Metadata
-from toolkit_installer.receipt import memory
+from toolkit_installer.receipt import file_records
 from toolkit_installer.receipt import schema as receipt
-from toolkit_installer.receipt.schema import Before, Content, Copy, EngineRecord, FileRecord, OwnedKey, Receipt, State
+from toolkit_installer.receipt.schema import (
+    Content,
+    Copy,
+    EngineRecord,
+    FileRecord,
+    OriginalFile,
+    OwnedKey,
+    Receipt,
+    State,
+)
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import EngineName, ReloadMode
 
@@ -42,7 +51,7 @@ def tuples(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, ...]]
 
 KEYS = st.builds(OwnedKey, path=tuples(TEXTS), ours=TEXTS, prior=st.none() | TEXTS, item=st.booleans())
 BEFORE = st.builds(
-    Before,
+    OriginalFile,
     sha256=SHAS,
     mode=st.integers(0, 0o7777),
     uid=st.integers(0, 2**32 - 2),
@@ -106,7 +115,7 @@ WHOLE = Receipt(
                 FileRecord(
                     role="daemon.json",
                     path="/etc/docker/daemon.json",
-                    before=Before(SHA, 0o644, 0, 0, (("user.a", b"\xff"),)),
+                    before=OriginalFile(SHA, 0o644, 0, 0, (("user.a", b"\xff"),)),
                     written=(SHA,),
                     keys=(OwnedKey(("runtimes", "nvidia"), "{}", None),),
                 ),
@@ -255,7 +264,7 @@ def test_the_first_original_of_a_file_is_recorded_beside_a_later_one() -> None:
 
     def recorded(found: Found, previous: FileRecord | None) -> FileRecord:
         wanted = DesiredFile(EngineFile("r", "/etc/x", found), found.content, b"text")
-        return memory.recorded(docker, wanted, found, previous, [b"text"])
+        return file_records.build_record(docker, wanted, found, previous, [b"text"])
 
     first = recorded(older, None)
     second = recorded(later, first)
@@ -266,7 +275,7 @@ def test_the_first_original_of_a_file_is_recorded_beside_a_later_one() -> None:
     engine = msgspec.structs.replace(WHOLE.engines[0], files=(third,))
     whole = msgspec.structs.replace(WHOLE, engines=(engine,))
     assert receipt.decode(receipt.encode(whole)) == whole
-    assert whole.originals() >= {memory.digest_of(older.content), memory.digest_of(b"later")}
+    assert whole.originals() >= {file_records.digest_of(older.content), file_records.digest_of(b"later")}
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b"null", b"\xff\xfe", b"{}", b"7", b'{"schema": 5}', b"\0" * 64])
@@ -326,10 +335,10 @@ def test_what_is_remembered_is_what_was_recorded(
     owned = st.builds(Owned, path=tuples(TEXTS), ours=values, prior=st.just(ABSENT) | values, item=st.booleans())
     ownership = Ownership(tuple(data.draw(st.lists(owned, max_size=3))), tuple(data.draw(st.lists(owned, max_size=2))))
     goal = DesiredFile(EngineFile("role", "/etc/x", None), b"base", b"target", ownership)
-    record = memory.recorded(engine, goal, FOUND, None, [b"target", b"transitional", None])
-    remembered = memory.remembered(engine, record, b"base")
+    record = file_records.build_record(engine, goal, FOUND, None, [b"target", b"transitional", None])
+    remembered = file_records.to_recorded_file(engine, record, b"base")
     assert remembered.before == b"base"
-    assert remembered.written == {memory.digest_of(b"target"), memory.digest_of(b"transitional")}
+    assert remembered.written == {file_records.digest_of(b"target"), file_records.digest_of(b"transitional")}
     for ours, theirs in (
         (ownership.keys, remembered.ownership.keys),
         (ownership.created, remembered.ownership.created),
@@ -342,14 +351,14 @@ def test_what_is_remembered_is_what_was_recorded(
 
 
 def test_the_record_keeps_the_metadata_of_what_stood_there() -> None:
-    record = memory.recorded(
+    record = file_records.build_record(
         get_adapter(EngineName.DOCKER), DesiredFile(EngineFile("r", "/etc/x", None), b"base", b"t"), FOUND, None, [b"t"]
     )
-    assert record.before == Before(memory.digest_of(b"base"), 0o640, 7, 8, (("user.a", b"1"),))
+    assert record.before == OriginalFile(file_records.digest_of(b"base"), 0o640, 7, 8, (("user.a", b"1"),))
 
 
 def test_a_file_that_was_not_there_has_no_before() -> None:
-    record = memory.recorded(
+    record = file_records.build_record(
         get_adapter(EngineName.DOCKER), DesiredFile(EngineFile("r", "/etc/x", None), None, b"t"), None, None, [b"t"]
     )
     assert record.before is None
@@ -357,10 +366,10 @@ def test_a_file_that_was_not_there_has_no_before() -> None:
 
 def test_our_last_version_stays_known_until_it_is_replaced() -> None:
     docker = get_adapter(EngineName.DOCKER)
-    first = memory.recorded(
+    first = file_records.build_record(
         docker, DesiredFile(EngineFile("r", "/etc/x", None), b"base", b"text"), FOUND, None, [b"text"]
     )
-    second = memory.recorded(
+    second = file_records.build_record(
         docker, DesiredFile(EngineFile("r", "/etc/x", None), b"base", b"new"), FOUND, first, [b"new"]
     )
-    assert set(second.written) == {memory.digest_of(b"text"), memory.digest_of(b"new")}
+    assert set(second.written) == {file_records.digest_of(b"text"), file_records.digest_of(b"new")}

@@ -10,7 +10,7 @@ import pytest
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import store
-from toolkit_installer.receipt.schema import Before, EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.receipt.schema import EngineRecord, FileRecord, OriginalFile, Receipt, State
 from toolkit_installer.settings import EngineName
 
 STORE = "/usr/local/nvidia/.toolkit-installer"
@@ -25,7 +25,7 @@ def sha256(content: bytes) -> str:
 
 
 def receipt(state: State, path: str = DOCKER, engine: EngineName = EngineName.DOCKER) -> Receipt:
-    file = FileRecord("config", path, Before(sha256(BEFORE), 0o644, 0, 0), (sha256(OURS),))
+    file = FileRecord("config", path, OriginalFile(sha256(BEFORE), 0o644, 0, 0), (sha256(OURS),))
     record = EngineRecord(engine, "/run/x.sock", None, (), None, (file,))
     return Receipt(state, "1", TOOLKIT, (), (), "/run/toolkit.pid", (), (record,))
 
@@ -150,12 +150,12 @@ def test_what_is_no_file_under_our_name_is_refused(root: Path, node: Node, kind:
 def test_it_is_known_beforehand_whether_there_is_anything_to_recover(root: Path, node: Node, left: str) -> None:
     put(root, DOCKER, {"{}": OURS})
     for state in State:
-        assert not store.is_needed(node, receipt(state), STORE)
+        assert not store.needs_recovery(node, receipt(state), STORE)
     (root / left[1:]).write_bytes(b"half")
-    assert store.is_needed(node, receipt(State.APPLYING), STORE)
+    assert store.needs_recovery(node, receipt(State.APPLYING), STORE)
     store.recover(node, receipt(State.APPLYING), STORE)
     assert not (root / left[1:]).exists()
-    assert not store.is_needed(node, receipt(State.APPLYING), STORE)
+    assert not store.needs_recovery(node, receipt(State.APPLYING), STORE)
 
 
 def test_without_a_receipt_only_what_lies_in_our_own_folder_is_removed(root: Path, node: Node) -> None:

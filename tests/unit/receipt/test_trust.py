@@ -15,7 +15,7 @@ from toolkit_installer.engines.docker.engine import ROLE
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt import schema, trust
-from toolkit_installer.receipt.schema import Before, EngineRecord, FileRecord, Receipt, State
+from toolkit_installer.receipt.schema import EngineRecord, FileRecord, OriginalFile, Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import EngineName
 
@@ -33,7 +33,7 @@ def sha256(content: bytes) -> str:
 
 
 def file(path: str = DOCKER, role: str = ROLE, written: bytes = OURS) -> FileRecord:
-    return FileRecord(role, path, Before(sha256(THEIRS), 0o644, 0, 0), (sha256(written),))
+    return FileRecord(role, path, OriginalFile(sha256(THEIRS), 0o644, 0, 0), (sha256(written),))
 
 
 def engine(*files: FileRecord, name: EngineName = EngineName.DOCKER, handler: str = TOOLKIT) -> EngineRecord:

@@ -108,7 +108,7 @@ def test_a_state_of_another_form_is_unknown(form: object) -> None:
 
 def test_of_a_state_that_is_not_understood_the_command_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     for command, known in ((["a", "b"], ("a", "b")), (["a", 1], ()), (["\0"], ()), (None, ())):
-        monkeypatch.setattr(wait, "saved_by", lambda _, words=command: {"command": words, "state": {"of": "another"}})
+        monkeypatch.setattr(wait, "read_saved", lambda _, words=command: {"command": words, "state": {"of": "another"}})
         assert saved_state.of_run(7) == SavedState(command=known, known=False)
 
 

@@ -154,14 +154,16 @@ def test_what_speaks_to_the_cluster_is_left_out_where_the_run_has_not_begun_with
     left_out = {name for name in of_a_pod - alone if name.startswith("toolkit_installer.")}
     assert {f"toolkit_installer.{name}" for name in (*OF_A_RUN, "kubernetes.wanted")} <= left_out
     # none of it is imported by anything else but by what makes it when the run begins, which is never left out
-    makes_it = {f"toolkit_installer.{name}" for name in ("run.instance", "reporting.run_reports", "run.watches")}
+    makes_it = {
+        f"toolkit_installer.{name}" for name in ("run.build", "run.instance", "run.node_status", "reporting.telling")
+    }
     for name, imported in own_imports().items():
         if name not in left_out | makes_it | OF_CHILDREN | preload.READ_ONLY_MODULES:
             assert not imported & left_out, name
-    for name in makes_it - {"toolkit_installer.run.instance"}:
+    for name in makes_it:
         for function in ast.walk(trees()[name]):
             if isinstance(function, ast.FunctionDef) and set(all_imported(function)) & left_out:
-                assert function.name == "__init__", name
+                assert function.name in ("_build_plugin", "_build_query", "_build_reports"), name
 
 
 def test_no_file_of_containerd_is_written_as_json() -> None:

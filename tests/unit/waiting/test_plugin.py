@@ -8,7 +8,7 @@ import re
 import signal
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,9 +20,10 @@ from toolkit_installer.node.node import Node
 from toolkit_installer.nri.decision import DOMAIN, MANAGEMENT
 from toolkit_installer.settings import CdiSettings, LogFormat, NriSettings, Program, Settings, ToolkitSettings
 from toolkit_installer.waiting import plugin_log, plugin_process, plugin_protocol
-from toolkit_installer.waiting.plugin import CannotStartError, PluginWatch, UnsupportedEngineError
+from toolkit_installer.waiting.child_process import ChildProcess
+from toolkit_installer.waiting.plugin import FUNCTION, CannotStartError, PluginWatch, UnsupportedEngineError
 from toolkit_installer.waiting.plugin_log import Lines
-from toolkit_installer.waiting.plugin_protocol import PluginState, PluginStatus
+from toolkit_installer.waiting.plugin_protocol import PluginState, PluginStatus, build_settings
 
 SOCKET = "/run/nri/nri.sock"
 PLACE = SOCKET[1:]
@@ -36,41 +37,63 @@ def engine(tmp_path: Path) -> Iterator[NriEngine]:
         yield made
 
 
+class Clock:
+    """A monotonic clock that a test may set forward."""
+
+    def __init__(self) -> None:
+        self.ahead = 0.0
+
+    def __call__(self) -> float:
+        return time.monotonic() + self.ahead
+
+
 @pytest.fixture
-def watch(tmp_path: Path) -> Iterator[PluginWatch]:
-    made = watch_of(tmp_path)
+def process() -> ChildProcess:
+    return ChildProcess(FUNCTION)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def watch(tmp_path: Path, process: ChildProcess, clock: Clock) -> Iterator[PluginWatch]:
+    made = watch_of(tmp_path, process, clock=clock)
     yield made
-    made.end()
-    made._process.end_left_over()
+    made.stop()
+    process.end_left_over()
     signals.unblock_child_signal()
 
 
-def watch_of(folder: Path, settings: Settings = SETTINGS) -> PluginWatch:
+def watch_of(
+    folder: Path, process: ChildProcess, settings: Settings = SETTINGS, clock: Callable[[], float] = time.monotonic
+) -> PluginWatch:
     assert settings.nri is not None
-    return PluginWatch(settings, settings.nri, Node(str(folder)))
+    return PluginWatch(Node(str(folder)), build_settings(settings, settings.nri, str(folder)), process, clock)
 
 
 def until(watch: PluginWatch, *, connected: bool) -> PluginStatus:
     """Look until the plugin stands so."""
     deadline = time.monotonic() + SECONDS
-    while watch.standing.connected is not connected:
-        assert time.monotonic() < deadline, watch.standing
+    while watch.status.connected is not connected:
+        assert time.monotonic() < deadline, watch.status
         time.sleep(0.01)
-        watch.look()
-    return watch.standing
+        watch.update()
+    return watch.status
 
 
 def is_connected(watch: PluginWatch) -> bool:
-    return watch.standing.connected
+    return watch.status.connected
 
 
 def is_owed(watch: PluginWatch) -> bool:
-    return watch.owes
+    return watch.needs_restart
 
 
-def killed(watch: PluginWatch) -> int:
+def killed(process: ChildProcess) -> int:
     """End the process, and return which it was; nobody has waited for it yet."""
-    pid = watch._process.pid
+    pid = process.pid
     os.kill(pid, signal.SIGKILL)
     os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
     return pid
@@ -78,7 +101,7 @@ def killed(watch: PluginWatch) -> int:
 
 def test_it_registers_under_the_programs_name_and_answers(engine: NriEngine, watch: PluginWatch) -> None:
     watch.begin()
-    assert watch.standing == PluginStatus(connected=True, engine="containerd v2.1.4", reason="")
+    assert watch.status == PluginStatus(connected=True, engine="containerd v2.1.4", reason="")
     assert engine.plugins == ["07-toolkit-installer"]
     assert engine.ask("default", {DOMAIN: "nvidia.com/gpu=0"}).devices == ("nvidia.com/gpu=0",)
     assert engine.ask("default", {}).devices == ()
@@ -103,23 +126,23 @@ def test_where_nothing_is_refused_the_peers_rule_holds(engine: NriEngine, tmp_pa
         nri=NriSettings(("gpu-operator",), SOCKET, strict=False),
         toolkit=SETTINGS.toolkit,
     )
-    watch = watch_of(tmp_path, lenient)
+    watch = watch_of(tmp_path, ChildProcess(FUNCTION), lenient)
     watch.begin()
     try:
         assert engine.plugins == ["10-nvidia-toolkit"]
         assert engine.ask("default", {DOMAIN: f"{MANAGEMENT}=all"}) == (0, "", ())
         assert engine.ask("default", {DOMAIN: "example.com/mgmt=all"}).devices == ("example.com/mgmt=all",)
     finally:
-        watch.end()
+        watch.stop()
 
 
-def test_without_an_engine_it_cannot_start_and_leaves_no_process(watch: PluginWatch) -> None:
+def test_without_an_engine_it_cannot_start_and_leaves_no_process(watch: PluginWatch, process: ChildProcess) -> None:
     with pytest.raises(CannotStartError, match=re.escape(SOCKET)) as no:
         watch.begin()
     assert no.value.exit_code == 3
     assert "--nri-socket" in str(no.value)
-    os.waitpid(watch._process.pid, 0)
-    assert not watch.owes
+    os.waitpid(process.pid, 0)
+    assert not watch.needs_restart
 
 
 def test_an_engine_that_leaves_the_devices_out_is_refused_with_the_versions(
@@ -141,7 +164,7 @@ def test_what_cannot_be_started_is_a_refusal(watch: PluginWatch, monkeypatch: py
 
 
 def test_a_process_that_says_nothing_is_a_refusal(watch: PluginWatch, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = "toolkit_installer.waiting.plugin._FUNCTION"
+    name = "toolkit_installer.waiting.plugin.FUNCTION"
     monkeypatch.setattr(name, "toolkit_installer.waiting.plugin_process:absent")
     with pytest.raises(CannotStartError, match="did not begin"):
         watch.begin()
@@ -172,64 +195,69 @@ def test_an_engine_that_becomes_one_that_leaves_the_devices_out_is_not_served(
     engine.version = "v2.0.7"
     engine.start()
     deadline = time.monotonic() + SECONDS
-    while not watch.standing.unsupported:
-        assert time.monotonic() < deadline, watch.standing
+    while not watch.status.unsupported:
+        assert time.monotonic() < deadline, watch.status
         time.sleep(0.01)
-        watch.look()
-    assert not watch.standing.connected
-    assert "2.0.7" in watch.standing.reason
+        watch.update()
+    assert not watch.status.connected
+    assert "2.0.7" in watch.status.reason
 
 
-def test_a_process_that_ended_is_replaced_once_and_then_later(engine: NriEngine, watch: PluginWatch) -> None:
+def test_a_process_that_ended_is_replaced_once_and_then_later(
+    engine: NriEngine, watch: PluginWatch, process: ChildProcess, clock: Clock
+) -> None:
     watch.begin()
-    first = killed(watch)
-    watch.look()
-    assert watch._process.pid != first
+    first = killed(process)
+    watch.update()
+    assert process.pid != first
     assert is_connected(watch)
     assert not is_owed(watch)
     engine.hang_up()
-    killed(watch)
-    watch.look()
+    killed(process)
+    watch.update()
     assert is_owed(watch)
     assert not is_connected(watch)
-    watch._started -= 60
-    watch.look()
+    clock.ahead += 60
+    watch.update()
     assert not is_owed(watch)
     assert engine.ask("default", {DOMAIN: "nvidia.com/gpu=0"}).devices == ("nvidia.com/gpu=0",)
 
 
 @pytest.mark.parametrize("ran, again", [(0.0, False), (9.9, False), (10.0, True), (3600.0, True)])
 def test_one_that_ends_within_ten_seconds_is_not_started_again_at_once(
-    watch: PluginWatch, monkeypatch: pytest.MonkeyPatch, ran: float, *, again: bool
+    tmp_path: Path, ran: float, *, again: bool
 ) -> None:
-    started: list[float] = []
+    class Ended(ChildProcess):
+        """A process that has ended, and begins again when it is started."""
 
-    def start() -> PluginStatus:
-        started.append(ran)
-        return PluginStatus()
+        started = 0
 
-    monkeypatch.setattr(time, "monotonic", lambda: 1000.0 + ran)
-    monkeypatch.setattr(watch, "_start", start)
-    watch.begun, watch._started = True, 1000.0
-    watch.look()
-    assert bool(started) is again
-    assert (watch.standing.reason == "its process ended again, right after it was started") is not again
+        def start(self, *_: object) -> bytes:
+            self.started += 1
+            return plugin_protocol.pack_status(PluginStatus())
+
+    process = Ended(FUNCTION)
+    watch = watch_of(tmp_path, process, clock=lambda: 1000.0 + ran)
+    watch.restore(PluginState(None, 1000.0, PluginStatus()))
+    watch.update()
+    assert process.started == again
+    assert (watch.status.reason == "its process ended again, right after it was started") is not again
 
 
 def test_one_that_cannot_be_replaced_is_owed_and_fails_nothing(
-    engine: NriEngine, watch: PluginWatch, monkeypatch: pytest.MonkeyPatch
+    engine: NriEngine, watch: PluginWatch, process: ChildProcess, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch.begin()
 
     def no_more(*_: object, **__: object) -> None:
         raise OSError(24, "Too many open files")
 
-    killed(watch)
+    killed(process)
     with monkeypatch.context() as patched:
         patched.setattr(os, "posix_spawn", no_more)
-        watch.look()
-    assert watch.owes
-    assert watch.standing == PluginStatus(reason="Too many open files")
+        watch.update()
+    assert watch.needs_restart
+    assert watch.status == PluginStatus(reason="Too many open files")
     assert engine.plugins == ["07-toolkit-installer"]
 
 
@@ -246,40 +274,43 @@ def test_what_is_said_before_a_sleep_is_heard_before_it(engine: NriEngine, watch
     assert watch.settle()
 
 
-def test_after_a_sleep_it_is_known_again(engine: NriEngine, watch: PluginWatch, tmp_path: Path) -> None:
+def test_after_a_sleep_it_is_known_again(
+    engine: NriEngine, watch: PluginWatch, process: ChildProcess, tmp_path: Path
+) -> None:
     assert watch.save() is None
     watch.begin()
-    watch.keep()
     saved = watch.save()
     assert saved is not None
-    other = watch_of(tmp_path)
-    other.restore(saved)
-    assert other.standing == watch.standing
-    assert other._process.pid == watch._process.pid
-    assert not other.owes
+    assert saved.process is not None
+    other = watch_of(tmp_path, found := ChildProcess(FUNCTION))
+    other.restore(saved._replace(process=(process.pid, os.dup(saved.process[1]))))
+    assert other.status == watch.status
+    assert found.pid == process.pid
+    assert not other.needs_restart
     other.begin()
     assert engine.plugins == ["07-toolkit-installer"], "it was begun twice"
-    assert other._process._channel is not None
-    other._process._channel.detach()  # it is the other one's
+    found.close()
 
 
-@pytest.mark.parametrize("process", [None, (1, 9999), (1, -1)])
-def test_a_process_whose_channel_is_gone_is_started_again(watch: PluginWatch, process: tuple[int, int] | None) -> None:
-    watch.restore(PluginState(process, 0.0, PluginStatus()))
-    assert watch.owes
-    assert not watch.standing.connected
+@pytest.mark.parametrize("saved", [None, (1, 9999), (1, -1)])
+def test_a_process_whose_channel_is_gone_is_started_again(watch: PluginWatch, saved: tuple[int, int] | None) -> None:
+    watch.restore(PluginState(saved, 0.0, PluginStatus()))
+    assert watch.needs_restart
+    assert not watch.status.connected
 
 
 def test_without_a_plugin_nothing_is_saved_or_pending(watch: PluginWatch) -> None:
-    watch.look()
-    assert not watch.owes
+    watch.update()
+    assert not watch.needs_restart
     assert watch.save() is None
 
 
-def test_the_run_holds_nothing_of_what_the_process_is_made_of(engine: NriEngine, watch: PluginWatch) -> None:
+def test_the_run_holds_nothing_of_what_the_process_is_made_of(
+    engine: NriEngine, watch: PluginWatch, process: ChildProcess
+) -> None:
     """And the process nothing of the run's: it is small, and has one thread."""
     watch.begin()
-    place = Path(f"/proc/{watch._process.pid}")
+    place = Path(f"/proc/{process.pid}")
     assert len(list((place / "task").iterdir())) == 1
     maps = (place / "maps").read_text()
     assert not re.search(r"msgspec|psutil|grpc|_ssl|_ctypes", maps)
@@ -287,9 +318,11 @@ def test_the_run_holds_nothing_of_what_the_process_is_made_of(engine: NriEngine,
 
 
 @pytest.mark.skipif(not may_set_priority(), reason="without CAP_SYS_NICE nobody may")
-def test_it_answers_before_ordinary_work_and_the_run_does_not(engine: NriEngine, watch: PluginWatch) -> None:
+def test_it_answers_before_ordinary_work_and_the_run_does_not(
+    engine: NriEngine, watch: PluginWatch, process: ChildProcess
+) -> None:
     watch.begin()
-    assert os.sched_getscheduler(watch._process.pid) == os.SCHED_RR | os.SCHED_RESET_ON_FORK
+    assert os.sched_getscheduler(process.pid) == os.SCHED_RR | os.SCHED_RESET_ON_FORK
     assert os.sched_getscheduler(0) == os.SCHED_OTHER
     assert engine.ask("default", {}).devices == ()
 
@@ -312,7 +345,7 @@ def test_where_it_may_not_it_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch
 
 @pytest.mark.parametrize("log_format", [None, LogFormat.JSON])
 def test_what_is_handed_over_arrives(log_format: LogFormat | None) -> None:
-    given = plugin_protocol.settings_of(Settings(nri=NRI, log_format=log_format), NRI, "/host")
+    given = build_settings(Settings(nri=NRI, log_format=log_format), NRI, "/host")
     assert plugin_protocol.parse_settings(plugin_protocol.pack_settings(given)) == given
     assert (given.root, given.socket, given.place, given.kinds) == ("/host", SOCKET, 7, (MANAGEMENT,))
     assert given.log_format == ("" if log_format is None else "json")

@@ -25,8 +25,10 @@ from toolkit_installer.nri.decision import DOMAIN, MANAGEMENT
 from toolkit_installer.nri.session import Engine, Event, PluginConfigured, Serving, Unsupported
 from toolkit_installer.settings import NriSettings, Settings
 from toolkit_installer.waiting import plugin_process
-from toolkit_installer.waiting.plugin import CannotStartError, PluginWatch
-from toolkit_installer.waiting.plugin_process import StatusReporter
+from toolkit_installer.waiting.child_process import ChildProcess
+from toolkit_installer.waiting.plugin import FUNCTION, CannotStartError, PluginWatch
+from toolkit_installer.waiting.plugin_process import PluginReporter
+from toolkit_installer.waiting.plugin_protocol import build_settings
 
 PLACE = "run/nri/nri.sock"
 SETTINGS = Settings(nri=NriSettings(("gpu-operator",), f"/{PLACE}"))
@@ -135,21 +137,33 @@ DEEDS = [
 
 
 @pytest.fixture
-def watch(tmp_path: Path) -> Iterator[PluginWatch]:
+def process() -> ChildProcess:
+    return ChildProcess(FUNCTION)
+
+
+@pytest.fixture
+def ahead() -> list[float]:
+    """Return the seconds, one number, by which the watch's clock is set forward."""
+    return [0.0]
+
+
+@pytest.fixture
+def watch(tmp_path: Path, process: ChildProcess, ahead: list[float]) -> Iterator[PluginWatch]:
     assert SETTINGS.nri is not None
-    made = PluginWatch(SETTINGS, SETTINGS.nri, Node(str(tmp_path)))
+    settings = build_settings(SETTINGS, SETTINGS.nri, str(tmp_path))
+    made = PluginWatch(Node(str(tmp_path)), settings, process, lambda: time.monotonic() + ahead[0])
     yield made
-    made.end()
-    made._process.end_left_over()
+    made.stop()
+    process.end_left_over()
     signals.unblock_child_signal()
 
 
 def until_served(watch: PluginWatch, *, connected: bool) -> None:
     deadline = time.monotonic() + SECONDS
-    while watch.standing.connected is not connected:
-        assert time.monotonic() < deadline, watch.standing
+    while watch.status.connected is not connected:
+        assert time.monotonic() < deadline, watch.status
         time.sleep(0.01)
-        watch.look()
+        watch.update()
 
 
 def peak(pid: int) -> int:
@@ -162,22 +176,22 @@ def peak(pid: int) -> int:
 
 @pytest.mark.parametrize("deed", DEEDS)
 def test_the_plugin_outlives_a_hostile_peer_and_serves_the_engine_after_it(
-    tmp_path: Path, watch: PluginWatch, deed: Callable[[socket.socket], None]
+    tmp_path: Path, process: ChildProcess, watch: PluginWatch, ahead: list[float], deed: Callable[[socket.socket], None]
 ) -> None:
     with NriEngine(tmp_path / PLACE):
         watch.begin()
     with Impostor(tmp_path / PLACE, deed) as impostor:
         deadline, most = time.monotonic() + 2, 0
         while time.monotonic() < deadline:
-            most = max(most, peak(watch._process.pid))
-            watch.look()
+            most = max(most, peak(process.pid))
+            watch.update()
             time.sleep(0.02)
         met = impostor.met
     assert 1 <= met <= AMOUNT
     assert 0 < most < MEMORY
-    watch._started -= 60  # a process that the kernel ended may be started again
+    ahead[0] = 60  # a process that the kernel ended may be started again
     with NriEngine(tmp_path / PLACE) as engine:
-        engine.wait_for_plugin() if not watch.owes else watch.look()
+        engine.wait_for_plugin() if not watch.needs_restart else watch.update()
         until_served(watch, connected=True)
         assert engine.ask("default", {DOMAIN: "nvidia.com/gpu=0"}).devices == ("nvidia.com/gpu=0",)
 
@@ -210,7 +224,7 @@ def reports(events: list[tuple[float, Event | ConnectionLost]], seconds: float) 
     now, told = 0.0, []
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     ours.settimeout(0)
-    teller = StatusReporter(theirs.detach(), 0, PLACE, lambda: now)
+    teller = PluginReporter(theirs.detach(), 0, PLACE, lambda: now)
     begin = 1000.0
     while (now := begin) and begin < 1000.0 + seconds:
         for pause, event in events:

@@ -12,7 +12,7 @@ from toolkit_installer.waiting.plugin_protocol import PluginStatus
 @pytest.mark.parametrize("strict", [True, False])
 def test_settings_survive_the_command_line(*, strict: bool) -> None:
     settings, nri = Settings(log_format=LogFormat.JSON), NriSettings(("gpu-operator", "b c"), index=7, strict=strict)
-    sent = plugin_protocol.settings_of(settings, nri, "/host")
+    sent = plugin_protocol.build_settings(settings, nri, "/host")
     assert plugin_protocol.parse_settings(plugin_protocol.pack_settings(sent)) == sent
     assert (sent.root, sent.place, sent.namespaces, sent.log_format) == ("/host", 7, ("gpu-operator", "b c"), "json")
     assert (sent.lenient, bool(sent.kinds)) == (not strict, strict)

@@ -12,10 +12,10 @@ from toolkit_installer.applying.reload_windows import Pending
 from toolkit_installer.kubernetes.node_state import ConditionReason
 from toolkit_installer.node.node import Node
 from toolkit_installer.receipt.schema import Receipt, State
-from toolkit_installer.settings import OnDrift, Settings
+from toolkit_installer.settings import ToolkitSettings
 from toolkit_installer.waiting import readiness, refresh_command
 from toolkit_installer.waiting.plugin_protocol import PluginStatus
-from toolkit_installer.waiting.readiness import EngineAnswers, Readiness
+from toolkit_installer.waiting.readiness import EngineAnswers, ReadinessWatch
 
 INSTALLED = Receipt(State.INSTALLED, "1", "/usr/local/nvidia/toolkit", (), (), "/run/toolkit.pid", (), ())
 TWO = ("docker: the handler nvidia is missing", "containerd: connection refused")
@@ -30,35 +30,42 @@ class Asked:
         self.left = list(answers)
         self.ready_file = folder / "ready"
         self.seconds: list[float] = []
-        self.told: list[str] = []
+        self.reported: list[str] = []
         monkeypatch.setattr(readiness, "query_engines", self._ask)
-        settings = Settings(ready_file=str(self.ready_file), on_drift=OnDrift.IGNORE, reload_timeout=60)
-        self.readiness = Readiness(settings, Node(str(folder)))
+        self.watch = ReadinessWatch(
+            Node(str(folder)), ToolkitSettings(), str(self.ready_file), 60, checks_toolkit=True, reports=False
+        )
 
     def _ask(self, _node: Node, _receipt: Receipt | None, seconds: float) -> EngineAnswers:
         self.seconds.append(seconds)
         return self.left.pop(0) if len(self.left) > 1 else self.left[0]
 
-    def mark(self, receipt: Receipt | None = INSTALLED, *, driver_away: bool = False) -> ConditionReason:
-        tell = lambda: self.told.append(str(self.readiness.state.reason))  # noqa: E731
-        self.readiness.mark(receipt, driver_away=driver_away, tell=tell)
-        return self.readiness.state.reason
+    def update(
+        self,
+        receipt: Receipt | None = INSTALLED,
+        *,
+        driver_missing: bool = False,
+        pending: Pending | None = None,
+    ) -> ConditionReason:
+        report = lambda: self.reported.append(str(self.watch.current.state.reason))  # noqa: E731
+        self.watch.update(receipt, driver_missing=driver_missing, pending=pending, report=report)
+        return self.watch.current.state.reason
 
 
 def test_all_that_is_wrong_is_said_in_one_line_and_the_ready_file_goes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
     node = Asked(tmp_path, monkeypatch, EngineAnswers(), WRONG)
-    assert node.mark() is ConditionReason.SERVING
+    assert node.update() is ConditionReason.SERVING
     assert node.ready_file.exists()
     assert "Not ready" not in logged.getvalue()
-    assert node.mark() is ConditionReason.DRIFT
+    assert node.update() is ConditionReason.DRIFT
     assert not node.ready_file.exists()
     (line,) = [each for each in logged.getvalue().splitlines() if "Not ready" in each]
     assert "event=not-ready-engine" in line
     assert f'why="{"; ".join(TWO)}"' in line
-    assert node.readiness.unserved == {"docker", "containerd"}
-    assert node.readiness.state.message == "; ".join(TWO)
+    assert node.watch.current.unserved == {"docker", "containerd"}
+    assert node.watch.current.state.message == "; ".join(TWO)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +75,7 @@ def test_a_node_that_is_not_installed_is_not_ready_even_if_no_engine_has_a_fault
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO, receipt: Receipt | None
 ) -> None:
     node = Asked(tmp_path, monkeypatch, EngineAnswers())
-    assert node.mark(receipt) is ConditionReason.INSTALLING
+    assert node.update(receipt) is ConditionReason.INSTALLING
     assert "event=not-ready-engine" in logged.getvalue()
     assert not node.ready_file.exists()
 
@@ -77,9 +84,8 @@ def test_where_something_else_is_waited_for_the_engines_are_not_blamed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
     node = Asked(tmp_path, monkeypatch, EngineAnswers())
-    assert node.mark(None, driver_away=True) is ConditionReason.DRIVER_NOT_READY
-    node.readiness.pending = Pending(("docker",), "it is closed", 0.0)
-    assert node.mark(None) is ConditionReason.RELOAD_PENDING
+    assert node.update(None, driver_missing=True) is ConditionReason.DRIVER_NOT_READY
+    assert node.update(None, pending=Pending(("docker",), "it is closed", 0.0)) is ConditionReason.RELOAD_PENDING
     assert "not-ready-engine" not in logged.getvalue()
     assert logged.getvalue().count("event=not-ready-driver") == 1
 
@@ -88,8 +94,8 @@ def test_a_plugin_that_is_not_connected_is_said_with_its_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
     node = Asked(tmp_path, monkeypatch, EngineAnswers())
-    node.readiness.plugin = PluginStatus(reason="nobody listens")
-    assert node.mark() is ConditionReason.PLUGIN_DOWN
+    node.watch.set_plugin(PluginStatus(reason="nobody listens"))
+    assert node.update() is ConditionReason.PLUGIN_DOWN
     assert 'event=not-ready-plugin why="nobody listens"' in logged.getvalue()
 
 
@@ -97,9 +103,9 @@ def test_an_engine_that_hangs_is_told_of_before_it_is_waited_for_and_said_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
     node = Asked(tmp_path, monkeypatch, HANGS)
-    assert node.mark() is ConditionReason.ENGINE_DOWN
-    assert (node.seconds, node.told) == ([5.0, 55.0], ["EngineDown"])
-    assert node.readiness.stopped
+    assert node.update() is ConditionReason.ENGINE_DOWN
+    assert (node.seconds, node.reported) == ([5.0, 55.0], ["EngineDown"])
+    assert node.watch.must_poll
     assert logged.getvalue().count("event=not-ready-engine") == 1
 
 
@@ -107,7 +113,7 @@ def test_an_engine_that_hung_and_then_says_something_else_is_said_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
     node = Asked(tmp_path, monkeypatch, HANGS, WRONG)
-    assert node.mark() is ConditionReason.DRIFT
+    assert node.update() is ConditionReason.DRIFT
     assert logged.getvalue().count("event=not-ready-engine") == 2
     assert "it did not answer in time" in logged.getvalue()
     assert "the handler nvidia is missing" in logged.getvalue().splitlines()[-1]
@@ -117,7 +123,7 @@ def test_an_engine_that_hung_and_then_serves_makes_the_node_ready(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     node = Asked(tmp_path, monkeypatch, HANGS, EngineAnswers())
-    assert node.mark() is ConditionReason.SERVING
+    assert node.update() is ConditionReason.SERVING
     assert node.ready_file.exists()
 
 
@@ -126,23 +132,26 @@ def test_the_way_into_the_container_is_named_while_the_engine_is_down(
 ) -> None:
     monkeypatch.setattr(refresh_command, "status_without_engine", lambda: "nsenter -t 7")
     node = Asked(tmp_path, monkeypatch, EngineAnswers(("docker: it is not running",), silent=True, stopped=True))
-    assert node.mark() is ConditionReason.ENGINE_DOWN
+    assert node.update() is ConditionReason.ENGINE_DOWN
     words = "on the node, `nsenter -t 7` works without the engine"
-    assert node.readiness.state.message == f"docker: it is not running; {words}"
+    assert node.watch.current.state.message == f"docker: it is not running; {words}"
     assert f'hint="{words}"' in logged.getvalue()
     served = Asked(tmp_path, monkeypatch, WRONG)
-    assert served.mark() is ConditionReason.DRIFT
-    assert "nsenter" not in served.readiness.state.message
+    assert served.update() is ConditionReason.DRIFT
+    assert "nsenter" not in served.watch.current.state.message
 
 
 def test_damage_names_the_command_that_repairs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(refresh_command, "of_self", lambda: "kubectl exec POD -- toolkit-installer refresh")
-    monkeypatch.setattr(Readiness, "_damage", lambda *_: ["nvidia-ctk: is missing", "nvidia-cdi-hook: is empty"])
     node = Asked(tmp_path, monkeypatch, EngineAnswers())
-    assert node.mark() is ConditionReason.DRIFT
-    assert node.readiness.damaged == 2
-    assert node.readiness.state.message == (
-        "nvidia-ctk: is missing; nvidia-cdi-hook: is empty (`--on-drift repair` or `kubectl exec POD -- "
+    folder = tmp_path / INSTALLED.toolkit_folder[1:]
+    folder.mkdir(parents=True)
+    (folder / "nvidia-cdi-hook").touch()
+    damaged = msgspec.structs.replace(INSTALLED, toolkit_files=("nvidia-ctk", "nvidia-cdi-hook"))
+    assert node.update(damaged) is ConditionReason.DRIFT
+    assert node.watch.current.damaged == 2
+    assert node.watch.current.state.message == (
+        "nvidia-ctk: missing; nvidia-cdi-hook: it is empty (`--on-drift repair` or `kubectl exec POD -- "
         "toolkit-installer refresh` puts the toolkit's files back)"
     )
 
@@ -152,11 +161,11 @@ def test_a_lost_receipt_is_told_as_that_and_not_as_a_node_to_be_installed(
 ) -> None:
     monkeypatch.setattr(refresh_command, "of_self", lambda: "kubectl exec POD -- toolkit-installer refresh")
     node = Asked(tmp_path, monkeypatch, EngineAnswers())
-    assert node.mark(None) is ConditionReason.INSTALLING
+    assert node.update(None) is ConditionReason.INSTALLING
     config = tmp_path / "usr/local/nvidia/toolkit/.config/nvidia-container-runtime/config.toml"
     config.parent.mkdir(parents=True)
     config.write_text("")
-    assert node.mark(None) is ConditionReason.DRIFT
-    assert node.readiness.state.message == (
+    assert node.update(None) is ConditionReason.DRIFT
+    assert node.watch.current.state.message == (
         "there is no receipt of what is installed: `kubectl exec POD -- toolkit-installer refresh` rebuilds it"
     )

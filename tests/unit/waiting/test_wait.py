@@ -59,7 +59,7 @@ class Fields:
         seconds: float | None = None,
     ) -> list[str]:
         with pytest.raises(Replaced) as caught:
-            wait.wait(self.pid_file, None, watched, wait.started_as(), state, seconds=seconds)
+            wait.wait(self.pid_file, None, watched, wait.list_own_words(), state, seconds=seconds)
         self.fd = int(caught.value.args[-1])
         return os.pread(self.fd, idling.LIMIT, 0).decode().split("\0")  # what reads it in earnest closes it
 
@@ -86,12 +86,12 @@ def waited(
 def test_the_state_and_the_locks_are_there_again(fields: Fields, monkeypatch: pytest.MonkeyPatch) -> None:
     fields.of(STATE)
     monkeypatch.setenv(idling.RESUME, f"{fields.fd}:DRIFT,DRIVER")
-    woken = wait.resumed()
+    woken = wait.read_wake_up()
     assert woken is not None
     assert woken.state == STATE
     assert (woken.pid_fd, woken.pid_path) == (fields.pid_file.fd, fields.pid_file.path)
     assert woken.events == {idling.DRIFT, idling.DRIVER}
-    assert wait.resumed() is None
+    assert wait.read_wake_up() is None
 
 
 @pytest.mark.parametrize(
@@ -104,8 +104,8 @@ def test_what_is_not_known_is_looked_for_less_and_less_often_but_never_given_up(
     pauses: list[float],
 ) -> None:
     tries = (*range(8), 5000)
-    assert wait.woken_after(later=True, tries=-7, soon=soon, within=None) == pauses[0]
-    assert [wait.woken_after(later=True, tries=each, soon=soon, within=None) for each in tries] == pauses
+    assert wait.seconds_to_wake_up(later=True, tries=-7, soon=soon, within=None) == pauses[0]
+    assert [wait.seconds_to_wake_up(later=True, tries=each, soon=soon, within=None) for each in tries] == pauses
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_time_of_the_clock_is_slept_until_but_not_without_a_look_at_the_clock(
     within: float | None,
     seconds: float | None,
 ) -> None:
-    assert wait.woken_after(later=later, tries=0, soon=False, within=within) == seconds
+    assert wait.seconds_to_wake_up(later=later, tries=0, soon=False, within=within) == seconds
 
 
 @pytest.mark.parametrize("seconds", [None, 7.5])
@@ -181,7 +181,7 @@ def test_a_program_that_was_woken_holds_nothing_back(fields: Fields, monkeypatch
     fields.of(STATE)
     monkeypatch.setenv(idling.RESUME, f"{fields.fd}:CHILD")
     signals.block_child_signal()
-    assert wait.resumed() is not None
+    assert wait.read_wake_up() is not None
     assert signal.SIGCHLD not in signal.pthread_sigmask(signal.SIG_BLOCK, [])
 
 
@@ -227,7 +227,7 @@ states = st.dictionaries(st.sampled_from(KEYS), json_values)
 @given(states.map(json.dumps).map(str.encode) | st.binary(max_size=40))
 def test_whatever_a_state_says_the_event_is_told(content: bytes) -> None:
     with woken_by(content, "SIGTERM"):
-        woken = wait.resumed()
+        woken = wait.read_wake_up()
     assert woken is not None
     assert woken.events == {"SIGTERM"}
 
@@ -237,7 +237,7 @@ def test_damage_elsewhere_loses_no_lock(damage: dict[str, Any]) -> None:
     with locks() as (file, folder):
         saved = {"pid_fd": file, "pid_path": "/run/a.pid", "pid_folders": [], "lock_fd": folder}
         with woken_by(json.dumps(saved | damage).encode()):
-            woken = wait.resumed()
+            woken = wait.read_wake_up()
         assert woken is not None
         assert (woken.pid_fd, woken.lock_fd) == (file, folder)
 
@@ -247,7 +247,7 @@ def test_whatever_else_a_state_says_the_locks_are_kept(state: Any) -> None:
     with locks() as (file, folder):
         saved = {"pid_fd": file, "pid_path": "/run/a.pid", "pid_folders": ["/run"], "lock_fd": folder, "state": state}
         with woken_by(json.dumps(saved | {"of another release": 1}).encode(), "SIGTERM,NEWS"):
-            woken = wait.resumed()
+            woken = wait.read_wake_up()
         assert woken is not None
         assert woken.events == {"SIGTERM", "NEWS"}
         assert (woken.pid_fd, woken.pid_path, woken.pid_folders) == (file, "/run/a.pid", ("/run",))
@@ -258,12 +258,12 @@ def test_whatever_else_a_state_says_the_locks_are_kept(state: Any) -> None:
 
 def test_locks_that_a_state_does_not_tell_of_are_found_by_what_they_lock(tmp_path: Path) -> None:
     file = tmp_path / "toolkit.pid"
-    assert wait.held(str(file)) is None
+    assert wait.find_inherited(str(file)) is None
     file.touch()
-    assert wait.held(str(file)) is None
+    assert wait.find_inherited(str(file)) is None
     fd = os.open(file, os.O_RDWR)
     os.set_inheritable(fd, True)  # noqa: FBT003  # its only form
-    assert wait.held(str(file)) == fd
+    assert wait.find_inherited(str(file)) == fd
     assert not os.get_inheritable(fd)
     os.close(fd)
 
@@ -273,7 +273,7 @@ def test_a_variable_that_names_no_state_is_a_fresh_start(
     value: str, monkeypatch: pytest.MonkeyPatch, logged: io.StringIO
 ) -> None:
     monkeypatch.setenv(idling.RESUME, value)
-    assert wait.resumed() is None
+    assert wait.read_wake_up() is None
     assert "it starts anew" in logged.getvalue()
     assert idling.RESUME not in os.environ
 
@@ -286,7 +286,7 @@ def test_a_variable_that_names_somebody_elses_descriptor_is_a_fresh_start(
     other = os.memfd_create("another-state", 0)
     for each in (fd, other):
         monkeypatch.setenv(idling.RESUME, f"{each}:SIGTERM")
-        assert wait.resumed() is None
+        assert wait.read_wake_up() is None
         os.fstat(each)  # it is still open, as it is not ours
         os.close(each)
 

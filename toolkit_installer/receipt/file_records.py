@@ -1,7 +1,4 @@
-"""Converts the receipt's records to what planning works with, and back. Pure.
-
-Whether the files that the receipt records are still as they were written.
-"""
+"""The receipt's records of files: build them, convert them for planning, and compare them with the node."""
 
 from __future__ import annotations
 
@@ -16,7 +13,15 @@ from toolkit_installer.engines.ownership import Owned, Ownership
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.reading import Found, Metadata
-from toolkit_installer.receipt.schema import AS_BEFORE, AS_WRITTEN, Before, EngineRecord, FileRecord, OwnedKey, Receipt
+from toolkit_installer.receipt.schema import (
+    AS_BEFORE,
+    AS_WRITTEN,
+    EngineRecord,
+    FileRecord,
+    OriginalFile,
+    OwnedKey,
+    Receipt,
+)
 
 
 def digest_of(content: bytes) -> str:
@@ -24,12 +29,12 @@ def digest_of(content: bytes) -> str:
     return changes.sha256(content)
 
 
-def remembered(
+def to_recorded_file(
     engine: Engine, record: FileRecord, before: bytes | None, of: EngineRecord | None = None, kept: str = ""
 ) -> RecordedFile:
-    """Return what planning needs to know of a recorded file.
+    """Return a recorded file as planning works with it.
 
-    `before` is its kept copy, which lies at `kept`; `of` is the record of its engine.
+    `before` is its backup, stored at `kept`; `of` is the record of its engine.
     """
     keys = tuple(_owned(engine, key) for key in record.keys)
     created = tuple(_owned(engine, key) for key in record.created)
@@ -42,18 +47,18 @@ def remembered(
     return RecordedFile(before, written, ownership, handlers, defaults, metadata, kept, record.role)
 
 
-def recorded(
+def build_record(
     engine: Engine,
     wanted: DesiredFile,
     found: Found | None,
     previous: FileRecord | None,
     contents: Iterable[bytes | None],
 ) -> FileRecord:
-    """Return the record for a file that will hold one of `contents`, or does already."""
+    """Return the record of a file that holds, or will hold, one of `contents`."""
     written = {digest_of(content) for content in contents if content is not None}
     if previous is not None and found is not None and digest_of(found.content) in previous.written:
         written.add(digest_of(found.content))  # until it is replaced, the last version of ours stands there
-    original = before(wanted.base, found, previous)
+    original = build_original(wanted.base, found, previous)
     return FileRecord(
         role=wanted.role,
         path=wanted.path,
@@ -65,9 +70,9 @@ def recorded(
     )
 
 
-def going_back(engine: Engine, file: FileRecord, wanted: DesiredFile, *, signalled: bool) -> FileRecord:
-    """Return the record for the way back: a run that is killed on it must find the new original, not the old."""
-    original = before(wanted.base, wanted.file.found, file)
+def build_revert_record(engine: Engine, file: FileRecord, wanted: DesiredFile, *, signalled: bool) -> FileRecord:
+    """Return the record for a revert: if it is killed, the next run must find the new original, not the old."""
+    original = build_original(wanted.base, wanted.file.found, file)
     written = set(file.written)
     transitional = engine.build_transitional_content(wanted.base) if signalled else None
     if transitional is not None:
@@ -75,26 +80,26 @@ def going_back(engine: Engine, file: FileRecord, wanted: DesiredFile, *, signall
     return msgspec.structs.replace(file, before=original, first=_first(original, file), written=tuple(sorted(written)))
 
 
-def _first(original: Before | None, previous: FileRecord | None) -> Before | None:
-    """Return the file as it was before the first run, None where that is `original`."""
+def _first(original: OriginalFile | None, previous: FileRecord | None) -> OriginalFile | None:
+    """Return the file as it was before the first run, None if that is `original`."""
     first = None if previous is None else previous.first or previous.before
     return first if first != original else None
 
 
-def adopted(engine: Engine, file: EngineFile, ownership: Ownership) -> FileRecord:
-    """Return the record for a file that was changed without one."""
+def build_adopted_record(engine: Engine, file: EngineFile, ownership: Ownership) -> FileRecord:
+    """Return the record of a file that was changed without one."""
     keys, created = (tuple(_key(engine, key) for key in part) for part in (ownership.keys, ownership.created))
     return FileRecord(file.role, file.path, None, (), keys, created)
 
 
-def before(base: bytes | None, found: Found | None, previous: FileRecord | None) -> Before | None:
-    """Return the record of what cleanup is to leave: `base`, with what the file carries beside it."""
+def build_original(base: bytes | None, found: Found | None, previous: FileRecord | None) -> OriginalFile | None:
+    """Return the record of what cleanup is to leave: `base`, with the file's present metadata."""
     if base is None:
         return None
     if found is None:
         return previous.before if previous is not None else None
     metadata = found.metadata
-    return Before(digest_of(base), metadata.mode, metadata.uid, metadata.gid, metadata.xattrs)
+    return OriginalFile(digest_of(base), metadata.mode, metadata.uid, metadata.gid, metadata.xattrs)
 
 
 def _key(engine: Engine, owned: Owned) -> OwnedKey:
@@ -107,14 +112,14 @@ def _owned(engine: Engine, key: OwnedKey) -> Owned:
     return Owned(key.path, engine.read_value(key.ours), prior, key.item)
 
 
-def drifted(node: Node, receipt: Receipt | None) -> list[str]:
-    """Return the paths of the managed files that somebody else changed."""
+def list_drifted(node: Node, receipt: Receipt | None) -> list[str]:
+    """Return the paths of the managed files that another program or an administrator changed."""
     files = receipt.files() if receipt is not None else []
-    return [file.path for file in files if state_of(node, file) != AS_WRITTEN]
+    return [file.path for file in files if describe_state(node, file) != AS_WRITTEN]
 
 
-def state_of(node: Node, file: FileRecord) -> str:
-    """Return in words how a managed file stands: as written, missing, or what else became of it."""
+def describe_state(node: Node, file: FileRecord) -> str:
+    """Return the state of a managed file as text: as written, missing, or why it is neither."""
     try:
         found = node.files.read_file(file.path)
     except ConfigurationError as error:
