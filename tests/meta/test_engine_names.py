@@ -17,9 +17,9 @@ OPTIONS = "its table of options has those of the programs that this one replaces
 CONTAINERD = "it reads containerd's imports and a distribution's templates, which no other engine has"
 REASONS = {
     "settings.py": "the names themselves",
-    "cli/options/argv.py": OPTIONS,
+    "cli/options/model.py": OPTIONS,
+    "cli/options/resolve.py": OPTIONS,
     "cli/options/table.py": OPTIONS,
-    "cli/options/values.py": OPTIONS,
     "nri/decision.py": "the names by which engines introduce themselves to a plugin; it knows nothing of engines/",
     "planning/files_naming.py": CONTAINERD,
     "planning/other_installer.py": CONTAINERD,

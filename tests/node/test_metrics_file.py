@@ -18,7 +18,7 @@ from tests.node.instants import quickly
 from tests.support import driver_roots
 from tests.support.fake_node import DAEMON_JSON, DEADLINE, DOCKER, TOOLKIT, WAITING, FakeNode, Run
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.run.instance import Instance
+from toolkit_installer.run.converge import Converger
 
 pytestmark = pytest.mark.usefixtures("configured")
 
@@ -171,11 +171,11 @@ def test_what_a_killed_run_left_is_gone_before_the_next_looks_at_the_node(
     assert read(file)["ready"] == 1
     then = tmp_path / "then"
 
-    def look(_: Instance) -> None:
+    def look(*_: object) -> None:
         shutil.copy(file, then)
         raise ConfigurationError("this look fails")
 
-    with mock.patch.object(Instance, "converge", look):
+    with mock.patch.object(Converger, "converge", look):
         outcome = faults.run(node, tmp_path, "run", "--metrics-textfile", str(file), "--socket", SOCKET)
     assert outcome.code == 3, outcome.output
     found = read(then)

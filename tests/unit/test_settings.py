@@ -31,6 +31,8 @@ def changes_settings(call: ast.Call) -> bool:
     if {each.arg for each in call.keywords} <= LIMITS:
         return False
     of = ast.unparse(call.args[0]).rpartition(".")[2]
+    if of == "state":  # a SavedState, one of whose fields has the name of a setting
+        return False
     return of in ("settings", "asked", "engine", "toolkit") or any(each.arg in FIELDS for each in call.keywords)
 
 

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import hashlib
 from typing import Any
 
 import pytest
 
+from toolkit_installer.documents import changes
 from toolkit_installer.documents.changes import (
     ABSENT,
     Change,
@@ -73,3 +76,12 @@ def test_values_are_the_same_if_their_types_are_too(left: object, right: object,
 
 def test_lines_are_counted_from_one() -> None:
     assert [line_at("a\nb\n", offset) for offset in range(4)] == [1, 1, 2, 2]
+
+
+def test_substitutes_for_digests_hold_inside_their_block_alone() -> None:
+    real = changes.sha256(b"masked")
+    with contextlib.suppress(KeyError), changes.substitute_digests({real: "of the node's file"}):
+        assert changes.sha256(b"masked") == "of the node's file"
+        assert changes.sha256(b"other") == hashlib.sha256(b"other").hexdigest()
+        raise KeyError
+    assert changes.sha256(b"masked") == real

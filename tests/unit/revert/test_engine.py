@@ -38,7 +38,7 @@ def test_pods_of_a_handler_that_returns_soon_are_no_reason_to_leave_the_engine_a
         raise ConfigurationError("pods would be stranded", hint=then)
 
     monkeypatch.setattr(prepare, "refuse_stranding", refuse)
-    adapter = SimpleNamespace(ask=lambda *_: LIVE, others_naming=lambda *_: ())
+    adapter = SimpleNamespace(ask=lambda *_: LIVE, find_files_naming=lambda *_: ())
     monkeypatch.setattr(engine, "get_adapter", lambda _name: adapter)
     node: Any = None
     store: Any = SimpleNamespace(folder="/store")

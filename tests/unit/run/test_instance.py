@@ -200,7 +200,7 @@ def test_a_run_that_finds_nothing_changed_saves_what_it_has_restored(run: Run) -
         look=InspectionOutcome(5.0, ExitCode.ENGINE_DOWN, "down", lines=("a line",)),
     )
     assert run.fall_asleep(OURS, OnDrift.REPORT, before) == 0
-    assert msgspec.structs.replace(run.saved, said=()) == before
+    assert msgspec.structs.replace(run.saved, said=(), faults=()) == before
 
 
 class Reports:
@@ -210,11 +210,11 @@ class Reports:
         self.done: list[str] = []
         self.reports, self.readiness, self.ready_file = self, self, self
 
-    def leave(self) -> None:
-        self.done.append("leave")
+    def prepare_shutdown(self) -> None:
+        self.done.append("last report")
 
-    def withdraw(self) -> None:
-        self.done.append("withdraw")
+    def remove_reports(self) -> None:
+        self.done.append("no reports")
 
     def clear_before_cleanup(self) -> None:
         self.done.append("not ready")
@@ -244,7 +244,7 @@ def test_a_run_cleans_up_at_its_end_unless_the_node_is_to_stay(
     cleanup = RunCleanup(context, reports, query, lambda _, request: done.append(request), never=never, daemon=daemon)
     cleanup.clean_up_or_leave()
     assert done == ([request_of] if reverted else [])
-    assert reports.done == ["leave", "not ready", *(["withdraw"] if reverted else [])]
+    assert reports.done == ["last report", "not ready", *(["no reports"] if reverted else [])]
 
 
 @pytest.mark.parametrize(

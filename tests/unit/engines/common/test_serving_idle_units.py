@@ -54,7 +54,7 @@ def test_a_report_asks_no_engine_where_that_would_start_one_and_says_which(
     monkeypatch: pytest.MonkeyPatch, stopped: set[str], named: str | None
 ) -> None:
     recorded: Any = SimpleNamespace(
-        asked=lambda: [SimpleNamespace(name=EngineName.CONTAINERD, socket="/run/a.sock")],
+        served_engines=lambda: [SimpleNamespace(name=EngineName.CONTAINERD, socket="/run/a.sock")],
     )
     monkeypatch.setattr(serving, "is_socket_activated", lambda _node, _engine, socket: socket in stopped)
     said = support_bundle.explain_blocked_queries(NODE, Settings(), recorded)
