@@ -105,7 +105,7 @@ def test_every_figure_that_is_promised_is_there() -> None:
     assert ends == {"edit": (1, 4000), "payload": (10, 600), "handlers": (1, 1000), "imports": (1, 1000)}
 
 
-def test_the_installed_program_was_measured_beside_the_newest_peer_and_meets_its_goals() -> None:
+def test_the_installed_program_was_measured_beside_the_peer_and_meets_its_goals() -> None:
     assert f"v{INSTALLED['versions']['nvidia-ctk-installer']}" == go_tools.NEWEST_PEER.version
     goals = {figure.goal: figure.met for figure in loaded(INSTALLED["figures"]) if figure.of_ratio}
     assert goals == {2.5: True, 5.0: True}

@@ -239,7 +239,7 @@ def test_a_run_cleans_up_at_its_end_unless_the_node_is_to_stay(
         run.store.leave_request(request_of)
     context = RunContext(run.node, run.store, run.pid_file, SignalCollector(), INSTALL_DIR)
     reports: Any = Reports()
-    query: Any = SimpleNamespace(unwanted=lambda: not wanted) if wanted is not None else None
+    query: Any = SimpleNamespace(is_cleanup_due=lambda: not wanted) if wanted is not None else None
     done: list[bytes | None] = []
     cleanup = RunCleanup(context, reports, query, lambda _, request: done.append(request), never=never, daemon=daemon)
     cleanup.clean_up_or_leave()
