@@ -1,20 +1,15 @@
 """The program, started so that it tells what it did how often: `python counting_start.py FILE ARGUMENT...`.
 
-FILE gets a line for each regular expression that was compiled, `re TEXT`, and for each look at all processes, `proc`.
+FILE gets a line `proc` each time that the program lists all processes.
 """
 
 from __future__ import annotations
 
 import atexit
 import os
-import re._compiler  # type: ignore[import-not-found]  # where Python compiles what it has not compiled yet
 import sys
-from typing import Any
 
 _FOUND: list[str] = []
-_COMPILE = re._compiler.compile
-
-
 _LISTDIR = os.listdir
 
 
@@ -26,11 +21,6 @@ def _listdir(path: str = ".") -> list[str]:
     return []
 
 
-def _compile(text: Any, flags: int = 0) -> Any:
-    _FOUND.append(f"re {text!r}")
-    return _COMPILE(text, flags)
-
-
 def _tell(file: str) -> None:
     with open(file, "w", encoding="utf-8") as stream:
         stream.writelines(f"{line}\n" for line in _FOUND)
@@ -39,7 +29,6 @@ def _tell(file: str) -> None:
 def main() -> int:
     """Start."""
     file, *arguments = sys.argv[1:]
-    re._compiler.compile = _compile
     os.listdir = _listdir  # type: ignore[assignment]  # it takes no more than what the program gives it
     atexit.register(_tell, file)
     sys.argv[:] = ["toolkit-installer", *arguments]
