@@ -48,14 +48,14 @@ Every test of a sweep has at least one. Those that have no IDs are tried.
 """
 
 RARE: Mapping[str, Sequence[str]] = {
-    "tests/node/test_every_error.py": ("EACCES-*", "EPERM-*", "EROFS-*"),
+    "tests/node/test_every_error.py": ("EACCES-*", "EPERM-*", "EROFS-*", "full-re-install-*", "read-only-re-install-*"),
     "tests/node/test_every_instant.py": tuple(
         f"{made}-{half} *"
-        for made in ("docker-down-without-file", "docker-down-with-cdi", "containerd-down-in-place")
+        for made in ("docker-down-without-file", "docker-down-with-cdi", "containerd-down-in-place", "crio-down")
         for half in ("before", "after", "amid")
     ),
     "tests/node/test_method_kills.py": (
-        *("containerd-with-cdi-off-*", "docker-*-after the engine*", "docker-*-before the receipt*"),
+        *("containerd-with-cdi-off-*", "docker-*-after the engine*", "docker-*-before the receipt*", "crio-after *"),
     ),
     "tests/node/test_method_nri_kills.py": ("from-handlers", "to-handlers"),
 }
