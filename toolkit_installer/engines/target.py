@@ -63,7 +63,7 @@ def select_handlers(runtime_name: str, executables: Collection[str], toolkit_fol
 
 
 class Request(msgspec.Struct, frozen=True):
-    """The handlers to register with an engine; the adapter's `desired` puts them into the engine's files."""
+    """The handlers to register with an engine; the adapter's `build_desired_state` puts them into its files."""
 
     target: EngineTarget
     handlers: tuple[Handler, ...]

@@ -11,7 +11,6 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Container, Iterable, Mapping
-from typing import TYPE_CHECKING
 
 from toolkit_installer.documents import toml_document
 from toolkit_installer.engines.containerd import tables
@@ -30,10 +29,6 @@ from toolkit_installer.engines.containerd.layouts import (
 from toolkit_installer.engines.containerd.tables import CONTAINERD_2, FILE_VERSIONS, MERGES_DEEPLY
 from toolkit_installer.engines.registry import Distribution
 from toolkit_installer.errors import ConfigurationError, located
-
-if TYPE_CHECKING:
-    from toolkit_installer.engines.containerd.layouts import Layout
-
 
 GENERATED_PATH = "agent/etc/containerd/config.toml"
 """Path of the generated file below the data folder."""
