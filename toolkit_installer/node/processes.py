@@ -179,6 +179,12 @@ def _read_bounded(folder: int, name: str, limit: int) -> bytes | None:
     return bytes(said) if len(said) <= limit else None
 
 
+def is_running(process: Process) -> bool:
+    """Return whether a process still runs, and no other has its PID."""
+    found = inspect_process(process.pid)
+    return found is not None and found.identity == process.identity
+
+
 def root_of(process: Process) -> Root:
     """Return the file system as the process sees it, as proc_pid_root(5) shows it."""
     return Root(f"/proc/{process.pid}/root")

@@ -29,7 +29,7 @@ from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.node import processes, sockets
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import root_of
+from toolkit_installer.node.processes import is_running, root_of
 from toolkit_installer.node.programs import PATH
 from toolkit_installer.node.queries import Query
 from toolkit_installer.node.reading import Reader
@@ -246,15 +246,19 @@ class _NodeInspection:
         place = None
         if process is not None:
             place = self._try("containerd's file", None, config_files.find_config_or, process, usual)
-        reader = Reader(root_of(process)) if process is not None and place is not None else node.files
+        views = (Reader(root_of(process)), node.files) if process is not None and place is not None else (node.files,)
         root = place or (inspection.distribution.layout.generated if inspection.distribution is not None else usual)
         faults: list[Fault] = []
         read: Sequence[ReadFile] = ()
-        try:
-            found = containerd_inspection.read_files(reader, root)
-            read = [ReadFile(file.path, file.content, file.by_relative_pattern) for file in found]
-        except ConfigurationError as error:
-            faults.append(_convert_error(error, root))
+        for reader in views:
+            read, faults = (), []
+            try:
+                found = containerd_inspection.read_files(reader, root)
+                read = [ReadFile(file.path, file.content, file.by_relative_pattern) for file in found]
+            except ConfigurationError as error:
+                faults.append(_convert_error(error, root))
+            if process is not None and is_running(process):
+                break  # the root of an ended process has no files
         for missing in inspection.missing:
             why = f"imports {missing.path}, which is not there"
             faults.append(Fault(missing.importer, None, why, "create that file, or take the import out"))

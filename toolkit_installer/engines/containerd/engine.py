@@ -73,7 +73,7 @@ from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, located
 from toolkit_installer.node import sockets
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process, read_as, root_of
+from toolkit_installer.node.processes import Process, is_running, read_as, root_of
 from toolkit_installer.node.queries import Query
 from toolkit_installer.node.reading import Reader
 from toolkit_installer.node.root import NodeError, Root
@@ -338,21 +338,11 @@ class Containerd(Adapter[ContainerdInspection]):
                 if b"imports" not in (node.files.content(own) or b""):
                     return ()  # no other file can contradict what a run checked
         process = live.process if live is not None else serving.find_process(node, self.name, socket)
-        called = live.version if live is not None else ""
-        if process is not None and not called:
-            called = reload_method.query_containerd_version(node.programs, process.executable)
-        try:
-            if process is not None and config_files.find_layout(process) is not None:
-                return ()
-            place = config_files.find_config_or(process, containerd_inspection.CONFIG) if process is not None else None
-            reader = Reader(root_of(process)) if process is not None and place is not None else node.files
-            root = place or files.get(containerd_inspection.ROOT_ROLE, containerd_inspection.CONFIG)
-            read = containerd_inspection.read_files(reader, root)
-        except ConfigurationError as error:
-            # an unreadable file is reported where it is to be changed, and may be valid for containerd
-            broken = error.path is not None and not isinstance(error, NodeError)
-            return (Fault.of(error, stops=True),) if broken else ()
-        return tuple(faults.check_files(read, called))
+        if process is not None:
+            found = _check_current_files(node, process, live, files)
+            if is_running(process):
+                return found
+        return _check_current_files(node, None, live, files)  # the root of an ended process has no files
 
     def find_other_files(
         self,
@@ -482,6 +472,27 @@ def _parse_cdi(told: Mapping[str, Any]) -> tuple[tuple[str, ...] | None, bool]:
         return None, True
     known = tuple(map(str, folders)) if isinstance(folders, list) else ()
     return known, bool(known) and told.get("enableCDI", True) is True
+
+
+def _check_current_files(
+    node: Node, process: Process | None, live: LiveState | None, files: Mapping[str, str]
+) -> tuple[Fault, ...]:
+    """Return the faults of the files that the engine's process reads; None: those of the node."""
+    called = live.version if live is not None else ""
+    if process is not None and not called:
+        called = reload_method.query_containerd_version(node.programs, process.executable)
+    try:
+        if process is not None and config_files.find_layout(process) is not None:
+            return ()
+        place = config_files.find_config_or(process, containerd_inspection.CONFIG) if process is not None else None
+        reader = Reader(root_of(process)) if process is not None and place is not None else node.files
+        root = place or files.get(containerd_inspection.ROOT_ROLE, containerd_inspection.CONFIG)
+        read = containerd_inspection.read_files(reader, root)
+    except ConfigurationError as error:
+        # an unreadable file is reported where it is to be changed, and may be valid for containerd
+        broken = error.path is not None and not isinstance(error, NodeError)
+        return (Fault.of(error, stops=True),) if broken else ()
+    return tuple(faults.check_files(read, called))
 
 
 def _find_invalid_toml(node: Node, files: Mapping[str, str]) -> Iterator[Fault]:
