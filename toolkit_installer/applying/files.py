@@ -1,8 +1,8 @@
 """Install and remove the toolkit's files and folders, and write the engines' files.
 
 Copying reports its progress. Folders that were created for files that no longer belong to the installation are removed
-with them, before the final receipt is saved. `FileWriter` notices another program's edit between two writes of its own:
-then the whole work is repeated.
+with them, before the final receipt is saved. `ManagedFileWriter` notices another program's edit between two writes of
+its own: then the whole work is repeated.
 """
 
 from __future__ import annotations
@@ -178,7 +178,7 @@ _ATTEMPTS = 3
 """How often the work is tried if another program writes the same file meanwhile."""
 
 
-class FileWriter:
+class ManagedFileWriter:
     """Writes files and keeps the contents it wrote, to detect edits by other programs."""
 
     def __init__(self, node: Node, store: str) -> None:

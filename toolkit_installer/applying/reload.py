@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 import msgspec
 
 from toolkit_installer import foreign_words, log
-from toolkit_installer.applying.files import FileWriter
+from toolkit_installer.applying.files import ManagedFileWriter
 from toolkit_installer.engines.api import DesiredFile, Engine, EngineSilentError, Inspection, LiveState, Reload
 from toolkit_installer.engines.common.serving import EngineBrokenError, find_process
 from toolkit_installer.errors import ConfigurationError, InstallerError
@@ -74,7 +74,7 @@ class Switcher:
     def __init__(self, node: Node, attention: SignalCollector, seconds: float, store: str) -> None:
         """`seconds`: how long an engine may take to serve a change. `store`: the receipt's folder."""
         self.node = node
-        self.writer = FileWriter(node, store)
+        self.writer = ManagedFileWriter(node, store)
         self.attention = attention
         self.seconds = seconds
         self.reloads = 0
