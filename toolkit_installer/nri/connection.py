@@ -81,6 +81,7 @@ class Backoff:
 REGISTRATION_SECONDS = 5.0
 """The engine's time limit for a plugin (`DefaultPluginRegistrationTimeout`), and the plugin's for the engine."""
 _FLAG = "--nri-socket"
+_CLOSED = "the engine closed the connection"
 _READ = 64 * 1024
 _MAX_UNREAD = 8 << 20
 """Bytes that an engine may leave unread before the connection is closed: two of the largest messages."""
@@ -153,7 +154,7 @@ class Plugin:
             return self._send()  # the other direction was ready
         except OSError as error:
             return self._end_connection(_words(error))
-        return self._receive(data) if data else self._end_connection("the engine closed the connection")
+        return self._receive(data) if data else self._end_connection(_CLOSED)
 
     def close(self) -> None:
         """End the connection, if there is one."""
@@ -244,6 +245,8 @@ class Plugin:
 
 
 def _words(error: Exception) -> str:
+    if isinstance(error, (ConnectionResetError, BrokenPipeError)):
+        return _CLOSED  # a killed engine closes without having read everything: one event, one message
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error)

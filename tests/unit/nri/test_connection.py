@@ -153,6 +153,15 @@ def test_an_engine_that_is_started_anew_has_the_plugin_again(nri: Engine, plugin
         clock.now += patience
 
 
+def test_an_engine_that_is_killed_before_it_read_everything_has_closed_the_connection(
+    nri: Engine, plugin: Plugin
+) -> None:
+    nri.start()
+    assert plugin.due() == []
+    nri.accept().close()
+    assert plugin.ready() == [ConnectionLost("the engine closed the connection")]
+
+
 def test_an_engine_that_does_not_configure_it_is_given_up(nri: Engine, plugin: Plugin, clock: Clock) -> None:
     nri.start()
     assert plugin.due() == []
