@@ -12,7 +12,7 @@ import pytest
 from tests.e2e.file_states import state_of
 from tests.support.engines import images
 from tests.support.engines.containers import PodContainers
-from toolkit_installer.engines.adapters import get_adapter
+from toolkit_installer.engines.api import get_adapter
 from toolkit_installer.errors import ExitCode
 from toolkit_installer.node.node import Node
 from toolkit_installer.settings import EngineName

@@ -13,8 +13,7 @@ from toolkit_installer.applying.record import ReceiptBuilder
 from toolkit_installer.applying.reload import NotServedError, Switch, Switcher
 from toolkit_installer.applying.reload_gate import ReloadBudget, ReloadGate, ReloadPendingError
 from toolkit_installer.driver import cdi, roots
-from toolkit_installer.engines.adapters import get_adapter
-from toolkit_installer.engines.api import EngineSilentError, LiveState
+from toolkit_installer.engines.api import EngineSilentError, LiveState, get_adapter
 from toolkit_installer.engines.ownership import is_beneath
 from toolkit_installer.errors import EngineDownError, EngineRejectedError, InstallerError
 from toolkit_installer.events import EventKind, publish

@@ -7,8 +7,7 @@ import os
 import msgspec
 
 from toolkit_installer import __version__
-from toolkit_installer.engines.adapters import get_adapter
-from toolkit_installer.engines.api import DesiredFile, Engine
+from toolkit_installer.engines.api import DesiredFile, Engine, get_adapter
 from toolkit_installer.node.node import Node
 from toolkit_installer.planning import installed, other_installer
 from toolkit_installer.planning.plan import EngineWork

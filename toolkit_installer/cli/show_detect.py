@@ -11,7 +11,7 @@ import click
 
 from toolkit_installer.cli import output
 from toolkit_installer.driver import gpus
-from toolkit_installer.engines.adapters import get_adapter
+from toolkit_installer.engines.api import get_adapter
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError

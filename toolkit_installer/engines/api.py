@@ -1,7 +1,9 @@
-"""The interface that every engine's adapter implements, and its data types."""
+"""The interface that every engine's adapter implements, its data types, and the adapter of an engine by its name."""
 
 from __future__ import annotations
 
+import functools
+import importlib
 import posixpath
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -11,6 +13,7 @@ import msgspec
 
 from toolkit_installer.documents.changes import Table, is_same
 from toolkit_installer.engines.ownership import CgroupSetting, Fault, ListedRuntime, Ownership
+from toolkit_installer.engines.registry import get_row
 from toolkit_installer.engines.target import EngineTarget, Request
 from toolkit_installer.errors import InstallerError
 from toolkit_installer.node.node import Node
@@ -424,3 +427,11 @@ def choose_quarantine(engine: Engine, store: str) -> str | None:
     CRI-O reads every file in its folder. `store`: the receipt's folder, which is removed with the receipt. Pure.
     """
     return posixpath.dirname(store) if engine.folders else None
+
+
+@functools.cache
+def get_adapter(name: EngineName) -> Engine:
+    """Return the engine's adapter, always the same object; it is imported on first use."""
+    module, _, kind = get_row(name).adapter.partition(":")
+    made: Engine = getattr(importlib.import_module(module), kind)()
+    return made

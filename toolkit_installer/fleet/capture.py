@@ -20,8 +20,7 @@ from toolkit_installer.applying import gpu_containers, impact
 from toolkit_installer.applying.reload_gate import ReloadBudget
 from toolkit_installer.documents import changes
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.adapters import get_adapter
-from toolkit_installer.engines.api import Engine, LiveState
+from toolkit_installer.engines.api import Engine, LiveState, get_adapter
 from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.detect import own_container
 from toolkit_installer.engines.detect.unit_files import TABLE

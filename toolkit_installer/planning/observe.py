@@ -12,8 +12,7 @@ from functools import partial
 import msgspec
 
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.adapters import get_adapter
-from toolkit_installer.engines.api import Engine, Inspection, LiveState, RecordedFile
+from toolkit_installer.engines.api import Engine, Inspection, LiveState, RecordedFile, get_adapter
 from toolkit_installer.engines.common import command_line, losses
 from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import DriverNotReadyError

@@ -13,8 +13,15 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from toolkit_installer.documents import changes
-from toolkit_installer.engines.adapters import get_adapter
-from toolkit_installer.engines.api import DesiredFile, DesiredState, Inspection, LiveState, RecordedFile, Reload
+from toolkit_installer.engines.api import (
+    DesiredFile,
+    DesiredState,
+    Inspection,
+    LiveState,
+    RecordedFile,
+    Reload,
+    get_adapter,
+)
 from toolkit_installer.engines.common import losses
 from toolkit_installer.engines.ownership import Ownership, is_beneath
 from toolkit_installer.engines.target import Request

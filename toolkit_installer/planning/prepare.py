@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
-from toolkit_installer.engines.adapters import get_adapter
-from toolkit_installer.engines.api import EngineSilentError, LiveState
+from toolkit_installer.engines.api import EngineSilentError, LiveState, get_adapter
 from toolkit_installer.engines.detect import decide, own_container
 from toolkit_installer.engines.ownership import is_beneath
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError, located

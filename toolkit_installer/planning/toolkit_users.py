@@ -24,8 +24,7 @@ import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.documents import changes
-from toolkit_installer.engines.adapters import get_adapter
-from toolkit_installer.engines.api import EngineSilentError, LiveState
+from toolkit_installer.engines.api import EngineSilentError, LiveState, get_adapter
 from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.common.serving import EngineBrokenError
 from toolkit_installer.engines.detect.unit_files import TABLE

@@ -11,8 +11,7 @@ import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.documents import changes
-from toolkit_installer.engines.adapters import get_adapter
-from toolkit_installer.engines.api import choose_quarantine
+from toolkit_installer.engines.api import choose_quarantine, get_adapter
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, InstallerError, located
 from toolkit_installer.node import owners
 from toolkit_installer.node.files import Recovered, swap_name

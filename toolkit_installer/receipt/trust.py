@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 
 from toolkit_installer import log
-from toolkit_installer.engines.adapters import get_adapter
+from toolkit_installer.engines.api import get_adapter
 from toolkit_installer.engines.ownership import is_beneath
 from toolkit_installer.engines.registry import SWITCHES as CDI_SWITCHES
 from toolkit_installer.errors import ConfigurationError, InstallerError, located

@@ -16,8 +16,7 @@ from toolkit_installer import __version__, foreign_words, log
 from toolkit_installer.documents import shown
 from toolkit_installer.driver import gpus, roots
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.adapters import get_adapter
-from toolkit_installer.engines.api import HOOK_ROLE, DesiredState, Inspection
+from toolkit_installer.engines.api import HOOK_ROLE, DesiredState, Inspection, get_adapter
 from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.containerd import config_files
 from toolkit_installer.engines.containerd import inspection as containerd_inspection

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any
 from toolkit_installer.documents import shown
 from toolkit_installer.documents.changes import ABSENT, Table, is_same, lookup
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.adapters import get_adapter
-from toolkit_installer.engines.api import LiveState
+from toolkit_installer.engines.api import LiveState, get_adapter
 from toolkit_installer.engines.ownership import Fault
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node import processes, trust

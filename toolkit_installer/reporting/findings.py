@@ -11,8 +11,7 @@ import msgspec
 from toolkit_installer.documents import shown, toml_document
 from toolkit_installer.documents.masking import MASK
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.adapters import get_adapter
-from toolkit_installer.engines.api import parse_release
+from toolkit_installer.engines.api import get_adapter, parse_release
 from toolkit_installer.engines.containerd import faults, tables
 from toolkit_installer.engines.containerd.tables import ConfigFile
 from toolkit_installer.engines.ownership import CgroupSetting, Fault, ListedRuntime, is_beneath

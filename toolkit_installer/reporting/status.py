@@ -14,8 +14,7 @@ import msgspec
 
 from toolkit_installer import __version__
 from toolkit_installer.driver import gpus, roots
-from toolkit_installer.engines.adapters import get_adapter
-from toolkit_installer.engines.api import EngineSilentError, LiveState
+from toolkit_installer.engines.api import EngineSilentError, LiveState, get_adapter
 from toolkit_installer.engines.common import serving
 from toolkit_installer.node import locks, machine, processes, trust
 from toolkit_installer.node.node import Node

@@ -21,8 +21,7 @@ from toolkit_installer import foreign_words
 from toolkit_installer.documents import diff
 from toolkit_installer.documents.masking import mask
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.adapters import get_adapter
-from toolkit_installer.engines.api import Inspection, LiveState
+from toolkit_installer.engines.api import Inspection, LiveState, get_adapter
 from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.target import EngineTarget

@@ -9,8 +9,7 @@ import msgspec
 
 from toolkit_installer import __version__, log
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.adapters import get_adapter
-from toolkit_installer.engines.api import Engine, Inspection, RecordedFile
+from toolkit_installer.engines.api import Engine, Inspection, RecordedFile, get_adapter
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.ownership import Ownership
 from toolkit_installer.engines.target import EngineTarget

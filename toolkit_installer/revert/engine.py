@@ -11,7 +11,6 @@ import msgspec
 from toolkit_installer import log
 from toolkit_installer.applying import files, impact
 from toolkit_installer.applying.reload import NotServedError, Switch, Switcher
-from toolkit_installer.engines.adapters import get_adapter
 from toolkit_installer.engines.api import (
     DesiredState,
     Engine,
@@ -21,6 +20,7 @@ from toolkit_installer.engines.api import (
     LiveState,
     RecordedFile,
     Reload,
+    get_adapter,
 )
 from toolkit_installer.engines.common import losses
 from toolkit_installer.engines.common.serving import EngineBrokenError, find_process

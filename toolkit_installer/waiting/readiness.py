@@ -14,7 +14,7 @@ import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.applying.reload_windows import Pending
-from toolkit_installer.engines.adapters import get_adapter
+from toolkit_installer.engines.api import get_adapter
 from toolkit_installer.engines.common import serving
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.events import EventKind, publish

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from toolkit_installer.documents.changes import ABSENT, is_same
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.adapters import get_adapter
-from toolkit_installer.engines.api import DesiredFile, EngineFile
+from toolkit_installer.engines.api import DesiredFile, EngineFile, get_adapter
 from toolkit_installer.engines.ownership import Owned, Ownership
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.adapters import get_adapter
+from toolkit_installer.engines.api import get_adapter
 from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError

@@ -14,8 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 import msgspec
 
 from toolkit_installer import log
-from toolkit_installer.engines.adapters import get_adapter
-from toolkit_installer.engines.api import EngineSilentError
+from toolkit_installer.engines.api import EngineSilentError, get_adapter
 from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.detect import kubelet
 from toolkit_installer.engines.detect.unit_files import (

@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from toolkit_installer.engines import registry
-from toolkit_installer.engines.adapters import get_adapter
-from toolkit_installer.engines.api import EngineSilentError
+from toolkit_installer.engines.api import EngineSilentError, get_adapter
 from toolkit_installer.engines.common import cri
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import ProgramError
