@@ -34,7 +34,6 @@ _CHILD_MODULES = frozenset(
         "engines.common.cri_canary",
         "engines.common.cri_child",
         "engines.common.cri_pb2",
-        "waiting.plugin_log",
         "waiting.plugin_process",
     )
 )

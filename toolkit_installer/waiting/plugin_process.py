@@ -5,20 +5,27 @@
 `CHANNEL` is a socket of packets (SOCK_SEQPACKET), `ASKED` the settings by plugin_protocol.py. Whenever the plugin's
 status changes, the process reports that on the channel, and then sends the run a SIGCHLD, which wakes the run; the
 first packet is the result of the first attempt. Once no process holds the other end, this process ends. It imports
-little: it runs for months.
+little, as it runs for months: structlog alone would double its size.
 
-An engine asks about one container at a time, and all others wait meanwhile: so an answer comes before ordinary work.
+An engine asks about one container at a time, and all others wait meanwhile: so an answer comes before ordinary work,
+and a log line that cannot be written at once is dropped. An engine waits two seconds for an answer.
 """
 
 from __future__ import annotations
 
 import os
 import resource
+import select
 import signal
+import socket
+import stat
 import sys
 import time
 from collections.abc import Callable
+from typing import Any, ClassVar
 
+from toolkit_installer.documents import log_line
+from toolkit_installer.documents.log_line import Renderer
 from toolkit_installer.node.root import Root
 from toolkit_installer.nri.connection import ConnectionLost, Plugin, serve
 from toolkit_installer.nri.decision import Granted, Policy, Withheld
@@ -31,7 +38,6 @@ from toolkit_installer.nri.session import (
     Serving,
     Unsupported,
 )
-from toolkit_installer.waiting import plugin_log as log
 from toolkit_installer.waiting import plugin_protocol
 from toolkit_installer.waiting.plugin_protocol import PluginStatus
 
@@ -71,7 +77,7 @@ class PluginReporter:
         if isinstance(event, Answered):
             _log_answer(event)
         elif isinstance(event, Malformed):
-            log.get().warning(
+            get_log().warning(
                 "The engine asked the NRI plugin what cannot be read",
                 key="nri-malformed",
                 method=event.method,
@@ -127,20 +133,20 @@ class PluginReporter:
             return
         self._logged = self._status
         if self._status.connected:
-            log.get().info(
+            get_log().info(
                 "The engine asks the NRI plugin about each container",
                 key="nri-connected",
                 engine=self._status.engine,
                 file=self._socket,
             )
         elif self._status.unsupported:
-            log.get().warning(
+            get_log().warning(
                 "The engine leaves out what the NRI plugin names: it is not served",
                 key="nri-unsupported",
                 reason=self._status.reason,
             )
         else:
-            log.get().warning(
+            get_log().warning(
                 "The NRI plugin is not connected: containers that ask for devices start without, until it is",
                 key="nri-lost",
                 file=self._socket,
@@ -161,18 +167,18 @@ class PluginReporter:
 def _log_answer(event: Answered) -> None:
     verdict = event.verdict
     if isinstance(verdict, Granted):
-        log.get().info(
+        get_log().info(
             "A container gets devices", key="nri-granted", container=event.container, devices=verdict.devices
         )
     elif isinstance(verdict, Withheld):
-        log.get().warning(
+        get_log().warning(
             "A container starts without the devices that it may not have",
             key="nri-withheld",
             container=event.container,
             reason=verdict.reason,
         )
     else:
-        log.get().warning("A container is refused", key="nri-refused", container=event.container, reason=verdict.reason)
+        get_log().warning("A container is refused", key="nri-refused", container=event.container, reason=verdict.reason)
 
 
 _PRIORITY = 1
@@ -200,7 +206,7 @@ def _try_real_time_priority() -> None:
     try:
         _run_before_ordinary_work(_LONGEST_SECONDS)
     except OSError as error:
-        log.get().info(
+        get_log().info(
             "The NRI plugin answers in its turn: containers wait for it while the node is busy",
             key="nri-in-turn",
             reason=error.strerror,
@@ -213,9 +219,92 @@ def main() -> int:
     os.chdir("/")
     channel = int(sys.argv[1])
     given = plugin_protocol.parse_settings(sys.argv[2])
-    log.configure(given.log_format)
+    configure_log(given.log_format)
     policy = Policy(frozenset(given.namespaces), frozenset(given.kinds), given.lenient)
     _try_real_time_priority()
     plugin = Plugin(Root(given.root), given.socket, PluginIdentity(given.name, given.place), policy)
     serve(plugin, PluginReporter(channel, run, given.socket), channel)
     return 0
+
+
+_STDERR = 2
+_MAX_LINE = select.PIPE_BUF
+"""The bytes that a pipe takes whole or not at all (pipe(7))."""
+_CUT = "..."
+
+
+class LineWriter:
+    """A writer of log lines to a descriptor, in a format of LogFormat; empty: chosen by the kind of descriptor."""
+
+    def __init__(self, log_format: str, fd: int) -> None:
+        suits = log_line.CONSOLE if os.isatty(fd) else log_line.LOGFMT
+        self._renderer = Renderer(log_format or suits, color=False)
+        self._write = _make_writer(fd)
+
+    def info(self, msg: str, *, key: str, **values: object) -> None:
+        """Log normal operation."""
+        self._line("info", msg, key, values)
+
+    def warning(self, msg: str, *, key: str, **values: object) -> None:
+        """Log a fault that an administrator should know of."""
+        self._line("warning", msg, key, values)
+
+    def _line(self, level: str, msg: str, key: str, values: dict[str, Any]) -> None:
+        now = time.strftime(log_line.TIME, time.gmtime())
+        text = self._renderer.line({"time": now, "level": level, "msg": msg, "event": key, **values})
+        data = text.encode(errors="backslashreplace")
+        if len(data) >= _MAX_LINE:
+            data = data[: _MAX_LINE - 1 - len(_CUT)] + _CUT.encode()
+        try:
+            self._write(data + b"\n")
+        except OSError:
+            return  # the log's reader is slow, or gone; the engine has its answer
+
+
+def _make_writer(fd: int) -> Callable[[bytes], object]:
+    """Return a function that writes to a descriptor without waiting; the run's own writes there still block.
+
+    O_NONBLOCK holds for every process that shares an open file: so a file that can be opened is opened again.
+    """
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode):
+        return lambda data: os.write(fd, data)  # opened again, it would be overwritten from its beginning
+    if stat.S_ISSOCK(mode):
+        return lambda data: _send(fd, data)
+    try:
+        own = os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except OSError:  # the file is gone, or belongs to another user
+        return lambda data: os.write(fd, data) if _is_writable(fd) else 0
+    return lambda data: os.write(own, data)
+
+
+def _send(fd: int, data: bytes) -> None:
+    """Send as many of the bytes as can be sent at once. Raises OSError."""
+    connection = socket.socket(fileno=fd)
+    try:
+        connection.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+    finally:
+        connection.detach()
+
+
+def _is_writable(fd: int) -> bool:
+    poll = select.poll()
+    poll.register(fd, select.POLLOUT)
+    return bool(poll.poll(0))
+
+
+class _CurrentLog:
+    lines: ClassVar[LineWriter | None] = None
+
+
+def configure_log(log_format: str, fd: int = _STDERR) -> None:
+    """Set the format and the descriptor of all later lines."""
+    _CurrentLog.lines = LineWriter(log_format, fd)
+
+
+def get_log() -> LineWriter:
+    """Return the writer of log lines."""
+    if _CurrentLog.lines is None:
+        configure_log("")
+    assert _CurrentLog.lines is not None  # noqa: S101  # set just above
+    return _CurrentLog.lines

@@ -292,7 +292,7 @@ MAY_NAME_PROC = frozenset(
         "reporting/engine_faults.py",  # engines that were believed
         "waiting/readiness.py",  # a process that was believed, watched for its end
         "waiting/child_process.py",  # our own children
-        "waiting/plugin_log.py",  # our own descriptors
+        "waiting/plugin_process.py",  # our own descriptors
         "applying/impact.py",  # processes that `matching` yielded
         "applying/gpu_containers.py",  # likewise
         "planning/toolkit_users.py",  # likewise

@@ -29,7 +29,6 @@ OF_CHILDREN = {
         "engines.common.cri_canary",
         "engines.common.cri_child",
         "engines.common.cri_pb2",
-        "waiting.plugin_log",
         "waiting.plugin_process",
     )
 }

@@ -19,10 +19,10 @@ from toolkit_installer.node import signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.nri.decision import DOMAIN, MANAGEMENT
 from toolkit_installer.settings import CdiSettings, LogFormat, NriSettings, Program, Settings, ToolkitSettings
-from toolkit_installer.waiting import plugin_log, plugin_process, plugin_protocol
+from toolkit_installer.waiting import plugin_process, plugin_protocol
 from toolkit_installer.waiting.child_process import ChildProcess
 from toolkit_installer.waiting.plugin import FUNCTION, CannotStartError, PluginWatch, UnsupportedEngineError
-from toolkit_installer.waiting.plugin_log import Lines
+from toolkit_installer.waiting.plugin_process import LineWriter
 from toolkit_installer.waiting.plugin_protocol import PluginState, PluginStatus, build_settings
 
 SOCKET = "/run/nri/nri.sock"
@@ -333,7 +333,7 @@ def test_where_it_may_not_it_says_so_and_goes_on(monkeypatch: pytest.MonkeyPatch
 
     reader, writer = os.pipe()
     monkeypatch.setattr(plugin_process, "_run_before_ordinary_work", refuse)
-    monkeypatch.setattr(plugin_log._Current, "lines", Lines("logfmt", writer))
+    monkeypatch.setattr(plugin_process._CurrentLog, "lines", LineWriter("logfmt", writer))
     plugin_process._try_real_time_priority()
     assert 'event=nri-in-turn reason="Operation not permitted"' in os.read(reader, 4096).decode()
     os.close(reader)
@@ -360,7 +360,7 @@ def test_how_it_stands_arrives() -> None:
 
 def test_a_line_is_written_as_the_run_writes_it() -> None:
     reader, writer = os.pipe()
-    lines = Lines("logfmt", writer)
+    lines = LineWriter("logfmt", writer)
     lines.warning("Something", key="some-thing", reason="a b", devices=("x/y=0", "x/y=1"))
     said = os.read(reader, 4096).decode()
     assert re.fullmatch(
@@ -373,7 +373,7 @@ def test_a_line_is_written_as_the_run_writes_it() -> None:
 
 def test_a_reader_that_is_slow_delays_nothing_and_gets_whole_lines() -> None:
     reader, writer = os.pipe()
-    lines = Lines("logfmt", writer)
+    lines = LineWriter("logfmt", writer)
     for _ in range(3000):  # a pipe has room for 64 KiB
         lines.info("Something", key="some-thing", reason="x" * 5000)
     assert os.get_blocking(writer), "the run's own descriptor does not wait any more"
@@ -395,13 +395,13 @@ def test_a_reader_that_is_slow_delays_nothing_and_gets_whole_lines() -> None:
 def test_a_socket_and_a_file_are_written_to_as_well(tmp_path: Path) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        Lines("json", ours.fileno()).info("Said", key="said")
+        LineWriter("json", ours.fileno()).info("Said", key="said")
         assert b'"msg": "Said"' in theirs.recv(4096)
     file = tmp_path / "log"
     with file.open("w") as stream:
         stream.write("before\n")
         stream.flush()
-        Lines("logfmt", stream.fileno()).info("Said", key="said")
+        LineWriter("logfmt", stream.fileno()).info("Said", key="said")
         stream.write("after\n")
     before, said, after = file.read_text().splitlines()
     assert (before, after) == ("before", "after")
