@@ -1,25 +1,33 @@
-"""Stores the receipt and the original files on the node; recovers files that a killed run was replacing."""
+"""Stores the receipt and the original files on the node; recovers files that a killed run was replacing.
+
+Another container, with other mounts, may finish or revert the work, or a process of the node itself. So a receipt on
+disk has the node's own paths; the store translates them to those by which this process opens the files, and back. The
+toolkit's folder is not translated: engines' files name it, so it must have the same path here.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
+import posixpath
 import stat
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.documents import changes
 from toolkit_installer.engines.api import choose_quarantine, get_adapter
+from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, InstallerError, located
-from toolkit_installer.node import owners
+from toolkit_installer.node import owners, processes
 from toolkit_installer.node.files import Recovered, swap_name
 from toolkit_installer.node.locks import lock_folder
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.root import NodeError
+from toolkit_installer.node.places import PathTranslator
+from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.node.writing import own_metadata, temporary_name
-from toolkit_installer.receipt import node_paths, schema
+from toolkit_installer.receipt import schema
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, OriginalFile, Receipt, State
 from toolkit_installer.toolkit import layout
 
@@ -198,7 +206,7 @@ class ReceiptStore:
         if found is None:
             return None
         with located(path):
-            return node_paths.seen_here(self._node, schema.decode(found.content))
+            return seen_here(self._node, schema.decode(found.content))
 
     def save(self, receipt: Receipt, originals: Mapping[str, bytes]) -> None:
         """Make the receipt durable, after the originals that it names.
@@ -221,7 +229,7 @@ class ReceiptStore:
         Raises ConfigurationError for a receipt that `load` would refuse, and for a file whose path on the node is
         unknown.
         """
-        return self._encode_readable(node_paths.on_node(self._node, receipt))
+        return self._encode_readable(on_node(self._node, receipt))
 
     def require_recordable(self, receipt: Receipt) -> None:
         """Raise ConfigurationError as `encode_for_node` does.
@@ -318,3 +326,108 @@ def locked(store: ReceiptStore) -> bool:
             raise
         return False
     return True
+
+
+_MOUNT = "mount the node's / at /host (`--host-root`), read-only is enough, or start the container with `hostPID: true`"
+OTHER_WAY = (
+    "nothing was changed, and the receipt stays; run this with the node's / mounted and `--node-root`, or in a "
+    "container with the mounts of the run that wrote the receipt"
+)
+"""What to do where this container does not see what a receipt names."""
+_Move = Callable[[str], str]
+
+
+def on_node(node: Node, receipt: Receipt) -> Receipt:
+    """Return a receipt as it is written: with the node's own paths.
+
+    Raises ConfigurationError for a file of an engine, and for a specification, that the node has no name for.
+    """
+    if node.whole:
+        return receipt
+    places = PathTranslator(node)
+    _refuse_folder_elsewhere(places, receipt.toolkit_folder)
+
+    def known(path: str) -> str:
+        return places.on_node(path) or path
+
+    def required(path: str) -> str:
+        name = places.on_node(path)
+        if name is None and not _is_the_node(node):
+            raise _unknown(path)
+        return name or path
+
+    return _moved(receipt, file=required, socket=known, other=known)
+
+
+def seen_here(node: Node, receipt: Receipt) -> Receipt:
+    """Return a receipt with the paths by which this process opens what it names.
+
+    Raises ConfigurationError for a file of an engine, and for a specification, that is not seen here.
+    """
+    if node.whole:
+        return receipt
+    places = PathTranslator(node)
+
+    def known(path: str) -> str:
+        return places.seen_here(path) or path
+
+    def socket(path: str) -> str:
+        return places.reachable(path) or path
+
+    def required(path: str) -> str:
+        here = places.seen_here(path, given=False)
+        if here is None and not _is_the_node(node):
+            raise ConfigurationError(f"names {path} of the node, which is not seen in this container", hint=OTHER_WAY)
+        return here or path
+
+    return _moved(receipt, file=required, socket=socket, other=known)
+
+
+def _moved(receipt: Receipt, *, file: _Move, socket: _Move, other: _Move) -> Receipt:
+    """Return a receipt with other paths: of engines' files and specifications, of sockets, and of all else. Pure."""
+
+    def moved_files(files: tuple[FileRecord, ...]) -> tuple[FileRecord, ...]:
+        return tuple(msgspec.structs.replace(each, path=file(each.path)) for each in files)
+
+    def moved_engines(engines: tuple[EngineRecord, ...]) -> tuple[EngineRecord, ...]:
+        places = ({"socket": socket(each.socket), "files": moved_files(each.files)} for each in engines)
+        return tuple(msgspec.structs.replace(each, **moved) for each, moved in zip(engines, places, strict=True))
+
+    moved = {
+        "folders": tuple(map(other, receipt.folders)),
+        "pid_file": other(receipt.pid_file),
+        "pid_folders": tuple(map(other, receipt.pid_folders)),
+        "engines": moved_engines(receipt.engines),
+        "specifications": moved_files(receipt.specifications),
+        "cdi": moved_engines(receipt.cdi),
+    }
+    return msgspec.structs.replace(receipt, **moved)
+
+
+def _is_the_node(node: Node) -> bool:
+    """Tell whether an engine runs in this very container: then it is the node, for that."""
+    engines = processes.find_by_name(frozenset[str]().union(*PROCESS_NAMES.values()))
+    return any(processes.has_root(each, Root(node.root.folder)) for each in engines)
+
+
+def _unknown(path: str) -> ConfigurationError:
+    """Return the error for a file that would be written, and that the node has no name for."""
+    return ConfigurationError(
+        "lies in this container, and what the node calls it is not known: nobody else could take it back",
+        path=path,
+        hint=f"nothing was changed; mount the node's {posixpath.dirname(path)} here (if that is a symlink on the node, "
+        f"the folder that it leads to, at that folder's own path), and {_MOUNT}; or mount the node's / and use "
+        "--node-root",
+    )
+
+
+def _refuse_folder_elsewhere(places: PathTranslator, folder: str) -> None:
+    """Raise ConfigurationError where the node is known to call the toolkit's folder otherwise: handlers name it."""
+    name = places.on_node(folder)
+    if name is not None and name != folder:
+        raise ConfigurationError(
+            f"is the node's {name}, and engines would be told to run {folder}/…, which the node does not have",
+            path=folder,
+            hint=f"nothing was changed; mount the node's {posixpath.dirname(name)} at the same path here, and name "
+            "that with --toolkit-install-dir",
+        )
