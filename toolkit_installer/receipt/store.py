@@ -206,7 +206,7 @@ class ReceiptStore:
         if found is None:
             return None
         with located(path):
-            return seen_here(self._node, schema.decode(found.content))
+            return _translate_from_node(self._node, schema.decode(found.content))
 
     def save(self, receipt: Receipt, originals: Mapping[str, bytes]) -> None:
         """Make the receipt durable, after the originals that it names.
@@ -229,7 +229,7 @@ class ReceiptStore:
         Raises ConfigurationError for a receipt that `load` would refuse, and for a file whose path on the node is
         unknown.
         """
-        return self._encode_readable(on_node(self._node, receipt))
+        return self._encode_readable(_translate_to_node(self._node, receipt))
 
     def require_recordable(self, receipt: Receipt) -> None:
         """Raise ConfigurationError as `encode_for_node` does.
@@ -337,7 +337,7 @@ OTHER_WAY = (
 _Move = Callable[[str], str]
 
 
-def on_node(node: Node, receipt: Receipt) -> Receipt:
+def _translate_to_node(node: Node, receipt: Receipt) -> Receipt:
     """Return a receipt as it is written: with the node's own paths.
 
     Raises ConfigurationError for a file of an engine, and for a specification, that the node has no name for.
@@ -353,13 +353,13 @@ def on_node(node: Node, receipt: Receipt) -> Receipt:
     def required(path: str) -> str:
         name = places.on_node(path)
         if name is None and not _is_the_node(node):
-            raise _unknown(path)
+            raise _unknown_on_node(path)
         return name or path
 
-    return _moved(receipt, file=required, socket=known, other=known)
+    return _replace_paths(receipt, file=required, socket=known, other=known)
 
 
-def seen_here(node: Node, receipt: Receipt) -> Receipt:
+def _translate_from_node(node: Node, receipt: Receipt) -> Receipt:
     """Return a receipt with the paths by which this process opens what it names.
 
     Raises ConfigurationError for a file of an engine, and for a specification, that is not seen here.
@@ -380,10 +380,10 @@ def seen_here(node: Node, receipt: Receipt) -> Receipt:
             raise ConfigurationError(f"names {path} of the node, which is not seen in this container", hint=OTHER_WAY)
         return here or path
 
-    return _moved(receipt, file=required, socket=socket, other=known)
+    return _replace_paths(receipt, file=required, socket=socket, other=known)
 
 
-def _moved(receipt: Receipt, *, file: _Move, socket: _Move, other: _Move) -> Receipt:
+def _replace_paths(receipt: Receipt, *, file: _Move, socket: _Move, other: _Move) -> Receipt:
     """Return a receipt with other paths: of engines' files and specifications, of sockets, and of all else. Pure."""
 
     def moved_files(files: tuple[FileRecord, ...]) -> tuple[FileRecord, ...]:
@@ -410,7 +410,7 @@ def _is_the_node(node: Node) -> bool:
     return any(processes.has_root(each, Root(node.root.folder)) for each in engines)
 
 
-def _unknown(path: str) -> ConfigurationError:
+def _unknown_on_node(path: str) -> ConfigurationError:
     """Return the error for a file that would be written, and that the node has no name for."""
     return ConfigurationError(
         "lies in this container, and what the node calls it is not known: nobody else could take it back",

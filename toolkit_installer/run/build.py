@@ -13,10 +13,9 @@ from toolkit_installer.planning.prepare import prepare
 from toolkit_installer.receipt import schema
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.reporting.outcome import InspectionRecorder
-from toolkit_installer.reporting.run_reports import RunReports
 from toolkit_installer.run.converge import Converger, MissingDriver, RunContext
 from toolkit_installer.run.instance import Instance, RunCleanup, revert_installation
-from toolkit_installer.run.node_status import NodeStatusReporter
+from toolkit_installer.run.node_status import NodeStatusReporter, RunReports
 from toolkit_installer.settings import Cleanup, OnDrift, Settings, WithoutGpu
 from toolkit_installer.waiting.node_watch import DriftWatch, DriverWatch, GpuWatch
 from toolkit_installer.waiting.readiness import ReadinessWatch

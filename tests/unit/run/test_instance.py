@@ -30,11 +30,10 @@ from toolkit_installer.reporting.cluster import NodeReport
 from toolkit_installer.reporting.metrics import MetricsReport
 from toolkit_installer.reporting.metrics_text import Counts
 from toolkit_installer.reporting.outcome import InspectionOutcome, InspectionRecorder
-from toolkit_installer.reporting.run_reports import RunReports
 from toolkit_installer.reporting.saved_state import SavedState
 from toolkit_installer.run.converge import Converger, MissingDriver, RunContext
 from toolkit_installer.run.instance import Instance, RunCleanup
-from toolkit_installer.run.node_status import NodeStatusReporter
+from toolkit_installer.run.node_status import NodeStatusReporter, RunReports
 from toolkit_installer.settings import ClusterSettings, OnDrift, ReportSettings, ToolkitSettings
 from toolkit_installer.waiting import wait
 from toolkit_installer.waiting.node_watch import DriftWatch, DriverHistory, DriverWatch, GpuWatch

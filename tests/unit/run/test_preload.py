@@ -153,10 +153,7 @@ def test_what_speaks_to_the_cluster_is_left_out_where_the_run_has_not_begun_with
     left_out = {name for name in of_a_pod - alone if name.startswith("toolkit_installer.")}
     assert {f"toolkit_installer.{name}" for name in (*OF_A_RUN, "kubernetes.wanted")} <= left_out
     # none of it is imported by anything else but by what makes it when the run begins, which is never left out
-    makes_it = {
-        f"toolkit_installer.{name}"
-        for name in ("run.build", "run.instance", "run.node_status", "reporting.run_reports")
-    }
+    makes_it = {f"toolkit_installer.{name}" for name in ("run.build", "run.instance", "run.node_status")}
     for name, imported in own_imports().items():
         if name not in left_out | makes_it | OF_CHILDREN | preload.READ_ONLY_MODULES:
             assert not imported & left_out, name

@@ -7,7 +7,7 @@ from pathlib import Path
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.reporting.metrics import MetricsReport
-from toolkit_installer.reporting.run_reports import RunReports
+from toolkit_installer.run.node_status import RunReports
 from toolkit_installer.waiting.readiness import Readiness
 
 
