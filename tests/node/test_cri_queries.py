@@ -18,7 +18,7 @@ import pytest
 from tests.node.engines import cri_socket
 from tests.support.fake_node import CONFIG_TOML, FakeNode
 from toolkit_installer.engines.common import cri
-from toolkit_installer.node.coprocess import Coprocess
+from toolkit_installer.node.programs import Coprocess
 
 SECONDS = 20.0
 OWN = "/run/containerd/containerd.sock"

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from toolkit_installer import log
-from toolkit_installer.node import coprocess, descriptors, idling, interpreter
+from toolkit_installer.node import descriptors, idling, interpreter, programs
 from toolkit_installer.node import signals as node_signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.settings import Program
@@ -182,7 +182,7 @@ def wait(
     for kept in (pid_file.fd, lock_fd, *(each.fd for each in pid_file.others)):
         if kept is not None:
             os.set_inheritable(kept, True)  # noqa: FBT003  # its only form
-    coprocess.end_all()
+    programs.end_coprocesses()
     sys.stdout.flush()
     sys.stderr.flush()
     idle = interpreter.build_isolated_command(interpreter.find_bytecode(_WAITER), str(fd))

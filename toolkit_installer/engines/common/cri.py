@@ -14,8 +14,7 @@ import msgspec
 from toolkit_installer.engines.api import Trials
 from toolkit_installer.engines.common.serving import SILENCE, NoAnswerError, resolve_socket
 from toolkit_installer.node import interpreter
-from toolkit_installer.node.coprocess import Coprocess
-from toolkit_installer.node.programs import ProgramError
+from toolkit_installer.node.programs import Coprocess, ProgramError
 from toolkit_installer.node.queries import Query, Secrecy
 from toolkit_installer.node.root import Root
 

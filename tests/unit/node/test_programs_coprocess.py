@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from toolkit_installer.node import coprocess
-from toolkit_installer.node.coprocess import Coprocess
-from toolkit_installer.node.programs import ProgramError, ProgramTimeoutError
+from toolkit_installer.node import programs
+from toolkit_installer.node.programs import Coprocess, ProgramError, ProgramTimeoutError
 from toolkit_installer.node.signals import Stopped
 
 SECONDS = 60.0
@@ -137,7 +136,7 @@ def test_an_answer_is_not_waited_for_once_a_signal_stops_us(asked: Coprocess, ha
 
 def test_none_is_left_once_all_are_ended_and_one_is_started_where_it_is_needed_again(asked: Coprocess) -> None:
     first = pid_of(asked)
-    coprocess.end_all()
+    programs.end_coprocesses()
     assert has_ended(first)
     assert pid_of(asked) != first
 
@@ -158,9 +157,9 @@ def test_a_fork_has_one_of_its_own_and_leaves_its_parents_alone(asked: Coprocess
     first = pid_of(asked)
 
     def work() -> int:
-        coprocess.end_all()
+        programs.end_coprocesses()
         other = pid_of(asked)
-        coprocess.end_all()
+        programs.end_coprocesses()
         return int(other == first or not has_ended(other))
 
     assert in_a_fork(work) == 0
