@@ -29,12 +29,12 @@ from toolkit_installer.fleet import archive, values
 from toolkit_installer.fleet.archive import Archive, ProgramRun
 from toolkit_installer.fleet.masking import AnswerMasker, KeyedMasker
 from toolkit_installer.fleet.values import CapturedAnswer, NotReadableError, RawAnswer
-from toolkit_installer.node import machine, owners, processes, queries, signals
+from toolkit_installer.node import machine, processes, queries, signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.programs import Programs
 from toolkit_installer.node.queries import Query
 from toolkit_installer.node.reading import CONFIG_LIMIT, Reader
-from toolkit_installer.node.root import NodeError, Root
+from toolkit_installer.node.root import NodeError, Root, list_trusted_users
 from toolkit_installer.planning import prepare
 from toolkit_installer.planning.plan import EngineWork
 from toolkit_installer.planning.prepare import Prepared
@@ -180,7 +180,7 @@ def query_everything(node: Node, settings: Settings, show: Show) -> None:
     Raises ConfigurationError if a query would start an engine. A plan's refusal is no error: a replay refuses the same.
     """
     _refuse_starting(node, settings)
-    owners.list_trusted_users()  # otherwise queried for symlinks alone, which another payload may have
+    list_trusted_users()  # otherwise queried for symlinks alone, which another payload may have
     for each in _vary(settings):
         with contextlib.suppress(InstallerError):
             _plan(node, each, show)

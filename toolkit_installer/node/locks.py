@@ -18,9 +18,8 @@ from collections.abc import Iterator, Sequence
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, InstallerError
 from toolkit_installer.node import processes, trust
 from toolkit_installer.node.files import Files
-from toolkit_installer.node.owners import refuse_if_others_write
 from toolkit_installer.node.queries import Query, is_pid_if_any
-from toolkit_installer.node.root import NodeError, Tolerated, attempt, opened
+from toolkit_installer.node.root import NodeError, Tolerated, attempt, opened, refuse_if_others_write
 from toolkit_installer.node.trust import TrustLevel
 from toolkit_installer.node.writing import temporary_name
 

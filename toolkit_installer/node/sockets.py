@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING
 
 from toolkit_installer.errors import ExitCode, InstallerError
 from toolkit_installer.node import signals, trust
-from toolkit_installer.node.owners import list_trusted_users
 from toolkit_installer.node.queries import Query, Secrecy
-from toolkit_installer.node.root import INIT_ROOT, NodeError, Root
+from toolkit_installer.node.root import INIT_ROOT, NodeError, Root, list_trusted_users
 from toolkit_installer.node.trust import TrustLevel
 
 if TYPE_CHECKING:

@@ -21,14 +21,16 @@ import struct
 from collections.abc import Iterator
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.owners import (
+from toolkit_installer.node.queries import Query
+from toolkit_installer.node.root import (
+    Root,
+    attempt,
     find_other_writers,
     list_trusted_groups,
     list_trusted_users,
+    opened,
     refuse_if_others_write,
 )
-from toolkit_installer.node.queries import Query
-from toolkit_installer.node.root import Root, attempt, opened
 
 _GET_OWNER = 0xB704
 """ioctl request NS_GET_OWNER_UID of linux/nsfs.h: returns which user created the user namespace of a descriptor."""

@@ -14,9 +14,8 @@ from typing import TypeAlias
 
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.node.calls import SystemCalls
-from toolkit_installer.node.owners import ACCESS_LIST, refuse_if_others_write
 from toolkit_installer.node.reading import Metadata, Reader, xattrs
-from toolkit_installer.node.root import NodeError, Root, Tolerated, attempt, opened
+from toolkit_installer.node.root import ACCESS_LIST, NodeError, Root, Tolerated, attempt, opened, refuse_if_others_write
 
 TEMPORARY_SUFFIX = ".toolkit-installer.tmp"
 """Suffix of the names of all files that are not yet in their place. No engine reads files with it in its folders."""

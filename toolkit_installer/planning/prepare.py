@@ -17,10 +17,11 @@ from toolkit_installer.engines.api import EngineSilentError, LiveState, get_adap
 from toolkit_installer.engines.detect import decide, own_container
 from toolkit_installer.engines.ownership import is_beneath
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError, located
-from toolkit_installer.node import files, owners, processes, signals
+from toolkit_installer.node import files, processes, signals
 from toolkit_installer.node import root as node_root
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.queries import Query
+from toolkit_installer.node.root import list_trusted_users
 from toolkit_installer.planning import other_installer
 from toolkit_installer.planning import plan as plan_of
 from toolkit_installer.planning.observe import observe
@@ -233,7 +234,7 @@ def _refuse_obstacle(node: Node, path: str, way_out: str) -> None:
     obstacle = files.find_obstacle(node.root, path)
     if obstacle is not None:
         obstacle.path = path.removesuffix("/.")
-        if obstacle.number == errno.EACCES and owners.list_trusted_users() != {0}:
+        if obstacle.number == errno.EACCES and list_trusted_users() != {0}:
             obstacle.reason = "this user may not write there"
             obstacle.hint = "nothing was changed; run it as root"
             raise obstacle

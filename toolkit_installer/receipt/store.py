@@ -20,12 +20,12 @@ from toolkit_installer.documents import changes
 from toolkit_installer.engines.api import choose_quarantine, get_adapter
 from toolkit_installer.engines.common.serving import PROCESS_NAMES
 from toolkit_installer.errors import AlreadyRunningError, ConfigurationError, InstallerError, located
-from toolkit_installer.node import owners, processes
+from toolkit_installer.node import processes
 from toolkit_installer.node.files import Recovered, swap_name
 from toolkit_installer.node.locks import lock_folder
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.places import PathTranslator
-from toolkit_installer.node.root import NodeError, Root
+from toolkit_installer.node.root import NodeError, Root, list_trusted_users
 from toolkit_installer.node.writing import own_metadata, temporary_name
 from toolkit_installer.receipt import schema
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, OriginalFile, Receipt, State
@@ -146,7 +146,7 @@ class ReceiptStore:
             return
         if not stat.S_ISDIR(status.st_mode):
             raise ConfigurationError("is not a folder", path=self.folder, hint="remove it")
-        if status.st_uid not in owners.list_trusted_users() or status.st_mode & 0o022:
+        if status.st_uid not in list_trusted_users() or status.st_mode & 0o022:
             raise ConfigurationError(
                 "others can write to the receipt's folder, so the receipt cannot be trusted",
                 path=self.folder,

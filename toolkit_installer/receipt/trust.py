@@ -17,9 +17,8 @@ from toolkit_installer.engines.api import get_adapter
 from toolkit_installer.engines.ownership import is_beneath
 from toolkit_installer.engines.registry import SWITCHES as CDI_SWITCHES
 from toolkit_installer.errors import ConfigurationError, InstallerError, located
-from toolkit_installer.node import owners
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.root import NodeError
+from toolkit_installer.node.root import NodeError, find_ownership_defect
 from toolkit_installer.receipt import file_records, schema
 from toolkit_installer.receipt.schema import EngineRecord, FileRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
@@ -62,7 +61,7 @@ def load_if_usable(node: Node, store: ReceiptStore) -> Receipt | None:
 def require_ours(node: Node, path: str) -> None:
     """Raise ConfigurationError unless what is at `path`, the receipt's, can only have been put there by root or us."""
     status = node.files.own_status(path)
-    wrong = owners.find_ownership_defect(status) if status is not None else None
+    wrong = find_ownership_defect(status) if status is not None else None
     if wrong is not None:
         with located(path):
             raise schema.damaged(wrong)

@@ -21,8 +21,7 @@ from toolkit_installer.node import interpreter, machine
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.files import Files
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.owners import refuse_if_others_write
-from toolkit_installer.node.root import Root, attempt
+from toolkit_installer.node.root import Root, attempt, refuse_if_others_write
 from toolkit_installer.node.writing import own_metadata
 from toolkit_installer.receipt import file_records
 from toolkit_installer.receipt.schema import Receipt

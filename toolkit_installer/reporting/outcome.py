@@ -18,11 +18,10 @@ import msgspec
 
 from toolkit_installer import log
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
-from toolkit_installer.node import locks, machine, owners
+from toolkit_installer.node import locks, machine
 from toolkit_installer.node.files import Files
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.owners import refuse_if_others_write
-from toolkit_installer.node.root import Root, attempt
+from toolkit_installer.node.root import Root, attempt, find_ownership_defect, refuse_if_others_write
 from toolkit_installer.node.writing import own_metadata
 
 FILE = "toolkit-installer.last-run"
@@ -126,7 +125,7 @@ def _read_record(files: Files, path: str) -> LastRun | None:
     status = files.own_status(path)
     if status is None:
         return None
-    wrong = owners.find_ownership_defect(status)
+    wrong = find_ownership_defect(status)
     if wrong is not None:
         raise _record_error(wrong, path)
     with attempt("look at its folder", path), files.root.parent(path) as (folder, _):

@@ -115,7 +115,7 @@ VALID: dict[str, tuple[Any, Any]] = {
     "node.places.PathTranslator.on_node": (None, "a"),
     "node.places.PathTranslator.seen_here": ("/a", "a"),
     "node.places.PathTranslator.reachable": ("/a", ""),
-    "node.owners.list_trusted_users": (frozenset({0}), frozenset({-1})),
+    "node.root.list_trusted_users": (frozenset({0}), frozenset({-1})),
     "node.programs.Programs.find_program": (None, "runc"),
     "node.processes.names": ([(1, "init")], [(-1, "init")]),
     "node.processes.parent_of": (0, -1),
@@ -195,14 +195,12 @@ NODE = {
     "node/interpreter.py": {"find_bytecode"},  # our own program
     "node/locks.py": {"lock_folder"},  # of changes
     "node/machine.py": {"collect_facts", "name"},  # of reports and captures
-    "node/owners.py": {
-        "find_other_writers",
-        "refuse_if_others_write",
-        "system_groups",
-    },  # parts of canonical, is_program
     "node/processes.py": {"list_pids"},  # of names, and of find_busy_reasons
     "node/reading.py": {"links", "xattrs"},  # of find_naming_files, of read_file
-    "node/root.py": {"device_number", "for_writers", "head", "is_mounted", "mount_id", "opened"},  # diagnose, mount_of
+    "node/root.py": {
+        *("device_number", "for_writers", "head", "is_mounted", "mount_id", "opened"),  # diagnose, mount_of
+        *("find_other_writers", "refuse_if_others_write", "system_groups"),  # parts of canonical, is_program
+    },
     "node/sockets.py": {"connect_to_trusted"},  # of the plugin
     "node/trust.py": {"pin_process", "program", "shares_clock", "shares_mounts"},  # of is_program; of refresh
     "node/writing.py": {"copy", "entry_exists"},  # of changes

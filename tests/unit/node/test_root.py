@@ -13,8 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.owners import refuse_if_others_write
-from toolkit_installer.node.root import NodeError, Root, is_mounted
+from toolkit_installer.node.root import NodeError, Root, is_mounted, refuse_if_others_write
 
 AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
 
