@@ -20,7 +20,7 @@ import msgspec
 
 from toolkit_installer.engines.ownership import is_beneath
 from toolkit_installer.errors import InstallerError
-from toolkit_installer.node import descriptors, idling, processes
+from toolkit_installer.node import idling, processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, flag_value
 from toolkit_installer.node.queries import Query
@@ -107,7 +107,7 @@ def _find_reasons(node: Node, folder: str, *, by_default: bool) -> Iterator[tupl
             specification = [toolkit_users.get_specification_path(each.bundle)] if each.bundle is not None else []
             yield f"{_get_name(each)} runs {why}", [f"/proc/{each.pid}", *specification]
     homes = [Root("/proc/1/root"), node.root, node.programs.root]
-    users = descriptors.find_users_in_containers(descriptors.find_major_numbers(_DRIVER), homes)
+    users = processes.find_users_in_containers(processes.find_major_numbers(_DRIVER), homes)
     for pid in users.pids:
         yield f"the process {pid} in a container has a device of NVIDIA's open", [f"/proc/{pid}"]
     if users.unseen:

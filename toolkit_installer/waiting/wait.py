@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from toolkit_installer import log
-from toolkit_installer.node import descriptors, idling, interpreter, programs
+from toolkit_installer.node import idling, interpreter, processes, programs
 from toolkit_installer.node import signals as node_signals
 from toolkit_installer.node.locks import PidFile
 from toolkit_installer.settings import Program
@@ -52,7 +52,7 @@ def read_saved(pid: int) -> dict[str, Any] | None:
 
     `command` is the command line of its first start, `state` its state (reporting/saved_state.py).
     """
-    content = descriptors.content(pid, STATE_LINK, idling.LIMIT)
+    content = processes.read_open_file(pid, STATE_LINK, idling.LIMIT)
     return _parse(content) if content else None  # empty: it is being written
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.unit.started import Started
 from toolkit_installer.applying import gpu_containers
-from toolkit_installer.node import descriptors, idling, processes, signals
+from toolkit_installer.node import idling, processes, signals
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.root import Root
 from toolkit_installer.node.trust import TrustLevel
@@ -215,9 +215,9 @@ def test_what_a_specification_says_of_gpus(said: dict[str, Any], has: bool, asks
 
 def test_the_numbers_of_a_drivers_devices_are_those_of_its_name() -> None:
     listed = "Character devices:\n  1 mem\n195 nvidia\n234 nvidia-caps\n507 nvidia-uvm\n\nBlock devices:\n  8 nvidia\n"
-    assert descriptors.find_major_numbers("nvidia", listed) == {195, 234, 507}
-    assert descriptors.find_major_numbers("nvidia", "Character devices:\n  1 mem\n") == frozenset()
-    assert descriptors.find_major_numbers("mem") == {1}
+    assert processes.find_major_numbers("nvidia", listed) == {195, 234, 507}
+    assert processes.find_major_numbers("nvidia", "Character devices:\n  1 mem\n") == frozenset()
+    assert processes.find_major_numbers("mem") == {1}
 
 
 def test_a_process_with_such_a_device_counts_unless_it_is_the_nodes_own() -> None:
@@ -226,10 +226,10 @@ def test_a_process_with_such_a_device_counts_unless_it_is_the_nodes_own() -> Non
         assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
         null = os.major(os.stat("/dev/null").st_rdev)
-        assert child.pid in descriptors.find_users_in_containers({null}, [Root("/proc")]).pids
-        assert child.pid not in descriptors.find_users_in_containers({null}, [Root("/")]).pids
-        assert child.pid not in descriptors.find_users_in_containers({null + 190}, [Root("/proc")]).pids
-        assert descriptors.find_users_in_containers((), [Root("/no-such-folder")]) == descriptors.DeviceUsers()
+        assert child.pid in processes.find_users_in_containers({null}, [Root("/proc")]).pids
+        assert child.pid not in processes.find_users_in_containers({null}, [Root("/")]).pids
+        assert child.pid not in processes.find_users_in_containers({null + 190}, [Root("/proc")]).pids
+        assert processes.find_users_in_containers((), [Root("/no-such-folder")]) == processes.DeviceUsers()
         child.communicate(b"")
 
 
@@ -252,10 +252,10 @@ def hoarder() -> Iterator[int]:
 
 def test_more_open_files_than_are_looked_at_keep_the_node_busy(hoarder: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "list_pids", lambda: [hoarder])
-    assert descriptors.find_users_in_containers({1 << 20}, [Root("/proc")]) == descriptors.DeviceUsers()
-    monkeypatch.setattr(descriptors, "_MAX_DESCRIPTORS", 1000)
-    assert descriptors.find_users_in_containers({1 << 20}, [Root("/proc")]) == descriptors.DeviceUsers(unseen=1)
-    assert descriptors.find_users_in_containers({1 << 20}, [Root("/")]) == descriptors.DeviceUsers(), (
+    assert processes.find_users_in_containers({1 << 20}, [Root("/proc")]) == processes.DeviceUsers()
+    monkeypatch.setattr(processes, "_MAX_DESCRIPTORS", 1000)
+    assert processes.find_users_in_containers({1 << 20}, [Root("/proc")]) == processes.DeviceUsers(unseen=1)
+    assert processes.find_users_in_containers({1 << 20}, [Root("/")]) == processes.DeviceUsers(), (
         "the node's own is not looked at"
     )
 
@@ -273,4 +273,4 @@ def test_a_signal_ends_the_look_at_a_process_with_many_open_files(
 
     monkeypatch.setattr(signals, "raise_if_pending", heed)
     with pytest.raises(signals.Stopped):
-        descriptors.find_users_in_containers({1 << 20}, [Root("/proc")])
+        processes.find_users_in_containers({1 << 20}, [Root("/proc")])

@@ -119,7 +119,7 @@ VALID: dict[str, tuple[Any, Any]] = {
     "node.programs.Programs.find_program": (None, "runc"),
     "node.processes.names": ([(1, "init")], [(-1, "init")]),
     "node.processes.parent_of": (0, -1),
-    "node.descriptors.content": (None, bytes(CONFIG_LIMIT + 1)),
+    "node.processes.read_open_file": (None, bytes(CONFIG_LIMIT + 1)),
     "node.locks.find_instance": (None, 1 << 30),
     "node.machine.boot_seconds": (1.5, -1.0),
     "node.machine.now": (1.5, 1e30),
@@ -190,12 +190,11 @@ def is_read(node: ast.AST) -> bool:
 
 NODE = {
     "node/calls.py": {"create", "create_unnamed", "open_or_create"},  # of changes
-    "node/descriptors.py": {"find_major_numbers"},  # of find_busy_reasons
     "node/idling.py": {"execute_first", "identity"},  # of the idle process
     "node/interpreter.py": {"find_bytecode"},  # our own program
     "node/locks.py": {"lock_folder"},  # of changes
     "node/machine.py": {"collect_facts", "name"},  # of reports and captures
-    "node/processes.py": {"list_pids"},  # of names, and of find_busy_reasons
+    "node/processes.py": {"find_major_numbers", "list_pids"},  # of names, and of find_busy_reasons
     "node/reading.py": {"links", "xattrs"},  # of find_naming_files, of read_file
     "node/root.py": {
         *("device_number", "for_writers", "head", "is_mounted", "mount_id", "opened"),  # diagnose, mount_of

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.started import wait_until_it_shows
-from toolkit_installer.node import descriptors, processes, trust
+from toolkit_installer.node import processes, trust
 from toolkit_installer.node.root import Root
 from toolkit_installer.node.trust import TrustLevel
 
@@ -186,7 +186,7 @@ def test_a_name_that_is_no_utf_8_is_a_name(tmp_path: Path) -> None:
 def test_a_sockets_name_that_looks_like_lines_of_the_list_is_no_line() -> None:
     with socket.socket(socket.AF_UNIX) as spoilt:
         spoilt.bind(f"\0x{os.getpid()}\nspoilt line of strangers\n0: 0 0 0 0 0")
-        names = descriptors.list_bound_sockets(os.getpid())
+        names = processes.list_bound_sockets(os.getpid())
     assert names is not None
     assert all(name.startswith("/") for name in names)
 

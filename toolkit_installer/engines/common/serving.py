@@ -16,9 +16,16 @@ from toolkit_installer.engines.common import command_line
 from toolkit_installer.engines.registry import ENGINES, find_usual_distribution
 from toolkit_installer.errors import ConfigurationError, InstallerError
 from toolkit_installer.node import machine, processes, signals
-from toolkit_installer.node.descriptors import list_bound_sockets
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.processes import Process, find_by_name, parent_of, read_as, root_of, send_signal
+from toolkit_installer.node.processes import (
+    Process,
+    find_by_name,
+    list_bound_sockets,
+    parent_of,
+    read_as,
+    root_of,
+    send_signal,
+)
 from toolkit_installer.node.queries import Query
 from toolkit_installer.node.root import NodeError, Root
 from toolkit_installer.node.sockets import UntrustedProcessError, find_root_of, refuse_untrusted

@@ -22,7 +22,7 @@ from toolkit_installer.engines.common import command_line
 from toolkit_installer.engines.containerd.distributions import DISTRIBUTIONS, layout_of
 from toolkit_installer.engines.containerd.layouts import Layout
 from toolkit_installer.errors import ConfigurationError, located
-from toolkit_installer.node import descriptors, signals
+from toolkit_installer.node import processes, signals
 from toolkit_installer.node.processes import Process, read_as
 from toolkit_installer.node.reading import Reader
 
@@ -250,8 +250,8 @@ def _candidates(process: Process) -> Iterator[Iterable[str | None]]:
     If the evidence fits two distributions, the one whose file exists counts; if both exist, none does.
     """
     yield [each.started_by(process.executable) for each in DISTRIBUTIONS]
-    roots = [name.removesuffix(_DATABASE) for name in descriptors.list_open_files(process) if name.endswith(_DATABASE)]
+    roots = [name.removesuffix(_DATABASE) for name in processes.list_open_files(process) if name.endswith(_DATABASE)]
     yield [each.started_in(root) for root in roots for each in DISTRIBUTIONS]
     yield [each.started_with for each in DISTRIBUTIONS if process.unit in each.units]
-    for socket in descriptors.list_bound_sockets(process.pid) or ():
+    for socket in processes.list_bound_sockets(process.pid) or ():
         yield [each.started_with for each in DISTRIBUTIONS if each.serves(socket)]

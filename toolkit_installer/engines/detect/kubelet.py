@@ -19,7 +19,7 @@ from toolkit_installer.engines.detect.unit_files import TABLE
 from toolkit_installer.engines.ownership import CgroupSetting
 from toolkit_installer.engines.registry import Distribution, get_row, normalize_socket
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import descriptors
+from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.processes import Process, find_by_name, flag_value, read_as, root_of
 from toolkit_installer.node.programs import ProgramError
@@ -223,7 +223,7 @@ def _observe_sockets(node: Node, process: Process) -> Iterator[tuple[str, str]]:
     A k3s with --docker serves the CRI itself and starts no containerd; a k3s with a foreign endpoint does neither.
     Source: k3s-io/k3s, pkg/agent/run.go.
     """
-    for path in descriptors.list_bound_sockets(process.pid) or ():
+    for path in processes.list_bound_sockets(process.pid) or ():
         if posixpath.basename(path) == posixpath.basename(_CRI_DOCKERD):
             yield f"it serves {path} itself", _CRI_DOCKERD
     for path, engine in serving.find_kubelet_engines(node, process):

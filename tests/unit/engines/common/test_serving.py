@@ -20,7 +20,7 @@ from toolkit_installer.engines.api import EngineSilentError, LiveState
 from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.common.serving import EngineBrokenError
 from toolkit_installer.engines.registry import find_usual_distribution
-from toolkit_installer.node import descriptors, processes
+from toolkit_installer.node import processes
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.signals import HANDLED, STOPPING, Stopped
 from toolkit_installer.settings import EngineName
@@ -128,8 +128,8 @@ def test_a_socket_is_the_same_through_another_name_of_its_folder(
 def test_a_process_tells_the_sockets_that_it_has_bound(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(str(tmp_path / "made.sock"))
-        assert str(tmp_path / "made.sock") in (descriptors.list_bound_sockets(os.getpid()) or [])
-    assert descriptors.list_bound_sockets(2**22 + 1) is None
+        assert str(tmp_path / "made.sock") in (processes.list_bound_sockets(os.getpid()) or [])
+    assert processes.list_bound_sockets(2**22 + 1) is None
 
 
 def test_a_process_of_another_node_is_not_this_ones(start: Callable[..., int], tmp_path: Path) -> None:
