@@ -11,6 +11,7 @@ import click
 from toolkit_installer.cli import output, tree
 from toolkit_installer.cli.options import build, resolve
 from toolkit_installer.cli.options import help as cli_help
+from toolkit_installer.cli.options.build import Place
 from toolkit_installer.cli.options.resolve import Given
 from toolkit_installer.cli.options.table import OPTIONS, STATUS_CHECK
 from toolkit_installer.errors import ExitCode, InstallerError, UsageError
@@ -19,6 +20,7 @@ from toolkit_installer.settings import Program
 _PRINTING_COMMANDS = frozenset(
     {"plan", "status", "detect", "diagnose", "replay", "compare", *cli_help.ABOUT_THE_PROGRAM}
 )
+_CHANGING_COMMANDS = frozenset({"run", "uninstall"})
 _UNKNOWN = ExitCode.BAD_CONFIGURATION
 """The lowest exit code of `status --check` without a verdict: 3, which monitoring reads as UNKNOWN."""
 _INTERRUPTED = 130  # what shells report for a program that SIGINT ended
@@ -78,9 +80,7 @@ def _explain(error: Exception, program: Program, arguments: Sequence[str], envir
         failure = InstallerError(
             f"this is a bug: {type(error).__name__}: {foreign_words.mask_program_text(str(error))}", hint=hint
         )
-    from toolkit_installer.cli import result  # noqa: PLC0415  # for failures only
-
-    result.save_result(failure, program, arguments, given, environment)
+    _save_failure(failure, _changing_command(program, arguments), build.find_place(given, environment, program))
     code = failure.exit_code
     # lower codes are verdicts of `status --check`
     status = _UNKNOWN if code < _UNKNOWN and _is_check(program, arguments) else code
@@ -92,6 +92,28 @@ def _explain(error: Exception, program: Program, arguments: Sequence[str], envir
 
         output.show_on_stderr(foreign_words.mask_program_text("".join(traceback.format_exception(error)).rstrip()))
     return status
+
+
+def _save_failure(error: InstallerError, command: str | None, place: Place | None) -> None:
+    """Save on the node how a command that changes it ended, for `status`.
+
+    `place` is None if a command line, which may be invalid as a whole, does not even name the node: nothing is saved
+    then. Nor is a run that found another instance running: the node's state is not its result.
+    """
+    if command is None or place is None or error.exit_code is ExitCode.ALREADY_RUNNING:
+        return
+    from toolkit_installer.reporting import outcome  # noqa: PLC0415  # for failures only
+
+    outcome.save_failure(error, command, (place.node_root, place.host_root), place.pid_file, place.ready_file)
+
+
+def _changing_command(program: Program, arguments: Sequence[str]) -> str | None:
+    """Return the name of the command, None if it does not change the node."""
+    if program is not Program.TOOLKIT_INSTALLER:
+        return "run"
+    word = arguments[0] if arguments else ""
+    command = tree.ALIASES.get(word, word)
+    return command if command in _CHANGING_COMMANDS else None
 
 
 def _is_check(program: Program, arguments: Sequence[str]) -> bool:

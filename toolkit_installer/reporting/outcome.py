@@ -8,6 +8,7 @@ that is a volume which goes with the pod, and not with the container.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import stat
@@ -16,12 +17,12 @@ from typing import Any
 
 import msgspec
 
-from toolkit_installer import log
+from toolkit_installer import __version__, log
 from toolkit_installer.errors import ConfigurationError, ExitCode, InstallerError
 from toolkit_installer.node import locks, machine
 from toolkit_installer.node.files import Files
 from toolkit_installer.node.node import Node
-from toolkit_installer.node.root import Root, attempt, find_ownership_defect, refuse_if_others_write
+from toolkit_installer.node.root import NodeError, Root, attempt, find_ownership_defect, refuse_if_others_write
 from toolkit_installer.node.writing import own_metadata
 
 FILE = "toolkit-installer.last-run"
@@ -30,6 +31,8 @@ _FORM = 1
 """The record's version; a higher one is another release's, and is not read."""
 _LIMIT = 64 * 1024
 """The limit for reading a record, in bytes."""
+_UNWRITABLE = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+"""Errors of a caller who may not write to the node: the command changed nothing, and has reported that."""
 _LONGEST_REASON = 4000
 """The limit of a text in the record, in characters: an engine may have printed much."""
 
@@ -53,6 +56,35 @@ class LastRun(msgspec.Struct, frozen=True):
     file: str | None
     line: int | None
     remedy: str | None
+
+
+def save_failure(
+    error: InstallerError, command: str, roots: tuple[str | None, str], pid_path: str, ready_file: str | None
+) -> None:
+    """Save how the command ended; a failure to save is only logged. `roots`: Node.open's arguments."""
+    from toolkit_installer import foreign_words  # noqa: PLC0415  # for failures only
+
+    code = error.exit_code
+    ended = LastRun(
+        command=command,
+        version=__version__,
+        exit_code=int(code),
+        event=code.event,
+        ended=machine.text(machine.now()),
+        reason=_truncate_reason(foreign_words.mask_own_text(error.reason)),
+        file=error.path,
+        line=error.line,
+        remedy=_truncate_reason(foreign_words.mask_own_text(error.hint)) if error.hint else None,
+    )
+    try:
+        save_record(Node.open(*roots), pid_path, ready_file, ended, reloaded=error.reloaded)
+    except Exception as failure:  # noqa: BLE001  # whatever fails here, the original error must be reported
+        if not (isinstance(failure, NodeError) and failure.number in _UNWRITABLE):
+            log.get().warning(
+                "How this ended cannot be kept: `status` will not know of it",
+                key="result-not-kept",
+                reason=str(failure),
+            )
 
 
 def save_record(node: Node, pid_path: str, ready_file: str | None, ended: LastRun, *, reloaded: bool) -> None:
@@ -103,7 +135,7 @@ def load_record(node: Node, pid_paths: Iterable[str], ready_file: str | None) ->
     return max(found, key=lambda record: record.ended, default=None)
 
 
-def truncate_reason(text: str) -> str:
+def _truncate_reason(text: str) -> str:
     """Return the text, cut to the record's limit. Pure."""
     return text if len(text) <= _LONGEST_REASON else f"{text[:_LONGEST_REASON]}…"
 
