@@ -22,8 +22,7 @@ from toolkit_installer.node.reading import Tree
 from toolkit_installer.planning import installed
 from toolkit_installer.planning.installed import Copies, Generated, InstalledFile, inspect_file
 from toolkit_installer.planning.method import CdiSupport, Choice, choose_method, explain_unreadable, find_obstacle
-from toolkit_installer.planning.plan import EngineFacts, Facts, ToolkitFacts, find_mismatches
-from toolkit_installer.planning.target import Target
+from toolkit_installer.planning.plan import EngineFacts, Facts, Target, ToolkitFacts, find_mismatches
 from toolkit_installer.receipt import file_records
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import posixpath
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import msgspec
 
 from toolkit_installer.documents import changes
+from toolkit_installer.driver.roots import Driver
 from toolkit_installer.engines.api import (
     DesiredFile,
     DesiredState,
@@ -30,12 +30,22 @@ from toolkit_installer.planning import installed
 from toolkit_installer.planning.installed import Generated, InstalledFile, SpecificationFacts, SpecificationWork
 from toolkit_installer.planning.method import CdiSupport, Choice, refuse_unreadable
 from toolkit_installer.receipt.schema import Copy, EngineRecord, FileRecord, Receipt, State
-from toolkit_installer.settings import EngineName, Method, ReloadMode
+from toolkit_installer.settings import EngineName, Method, ReloadMode, Settings
 from toolkit_installer.toolkit import layout
 from toolkit_installer.toolkit.layout import ToolkitFile
+from toolkit_installer.toolkit.payload import Payload
 
-if TYPE_CHECKING:
-    from toolkit_installer.planning.target import Target
+
+class Target(msgspec.Struct, frozen=True):
+    """A run's target: the unchanged settings, and the values resolved from them once."""
+
+    settings: Settings
+    driver: Driver
+    payload: Payload
+    engines: tuple[Request, ...]
+    """The handlers to register, by engine."""
+    driver_away: bool
+    """No driver is usable, and the driver root from the last installation is kept."""
 
 
 class EngineFacts(msgspec.Struct, frozen=True):

@@ -13,24 +13,27 @@ from collections.abc import Callable, Collection, Mapping
 
 import msgspec
 
+from toolkit_installer.driver import roots
 from toolkit_installer.engines.api import EngineSilentError, LiveState, get_adapter
 from toolkit_installer.engines.detect import decide, own_container
 from toolkit_installer.engines.ownership import is_beneath
+from toolkit_installer.engines.target import Request
 from toolkit_installer.errors import ConfigurationError, EngineDownError, EngineRejectedError, located
-from toolkit_installer.node import files, processes, signals
+from toolkit_installer.node import files, machine, processes, signals
 from toolkit_installer.node import root as node_root
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.queries import Query
+from toolkit_installer.node.reading import Tree
 from toolkit_installer.node.root import list_trusted_users
 from toolkit_installer.planning import other_installer
 from toolkit_installer.planning import plan as plan_of
 from toolkit_installer.planning.observe import observe
-from toolkit_installer.planning.plan import EngineWork, Facts, Plan, build_plan
-from toolkit_installer.planning.target import Target, resolve_target
+from toolkit_installer.planning.plan import EngineWork, Facts, Plan, Target, build_plan
 from toolkit_installer.receipt import file_records
 from toolkit_installer.receipt.schema import EngineRecord, Receipt
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.settings import Method, ReloadMode, Settings
+from toolkit_installer.toolkit import payload
 
 
 class Prepared(msgspec.Struct, frozen=True):
@@ -58,6 +61,26 @@ class Prepared(msgspec.Struct, frozen=True):
         bases = [wanted.base for work in self.plan.engines for wanted in work.desired.files]
         bases += [work.base for work in self.plan.specifications]
         return {**self.facts.originals, **{file_records.digest_of(base): base for base in bases if base is not None}}
+
+
+def resolve_target(settings: Settings, node: Node, receipt: Receipt | None) -> Target:
+    """Resolve what the settings leave open, without writing; `receipt` is the one from before this run.
+
+    Raises PayloadError, DriverNotReadyError; ConfigurationError if the node contradicts the settings or its engine
+    cannot be determined; UsageError for handlers that cannot be registered.
+    """
+    driver, away = roots.resolve_driver(settings.toolkit, node)
+    source = payload.source_root(
+        settings.toolkit.source_root,
+        settings.toolkit.package_type,
+        node.programs.find_program("rpm") is not None,
+        node_root.is_folder,
+    )
+    contents = payload.find_payload(Tree(source), source, machine.architecture())
+    recorded = [each.name for each in receipt.served_engines()] if receipt is not None else []
+    found = decide.detect_engines(node, settings, recorded=recorded) if settings.configure_engine else ()
+    engines = tuple(Request.of(each, contents.executables, settings.toolkit.folder) for each in found)
+    return Target(settings, driver, contents, engines, away)
 
 
 def prepare(receipt: Receipt | None, settings: Settings, node: Node, store: ReceiptStore) -> Prepared:
