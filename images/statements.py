@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from toolkit_installer.toolkit import security
+from toolkit_installer.toolkit.payload import FIXES, Version, payload_version
 
 PROVENANCE = "application/vnd.in-toto+json"
 VEX = "application/vnd.openvex+json"
@@ -100,7 +100,7 @@ def vex(
     They are those of NVIDIA's toolkit that the installer warns of, and those in `known`. `payload` is the toolkit's
     release in the image, None where its files do not tell it. `created` is a time as RFC 3339 has it.
     """
-    release = None if payload is None else security.payload_version(f"version {payload}")
+    release = None if payload is None else payload_version(f"version {payload}")
     repository, _, name = image.rpartition("/")
     product = f"pkg:oci/{name}@sha256%3A{digest}?repository_url={repository}/{name}"
     toolkit = "pkg:generic/nvidia/nvidia-container-toolkit" + (f"@{payload}" if payload else "")
@@ -113,7 +113,7 @@ def vex(
         "statements": [
             *(
                 _statement(each, product, toolkit, _status(release, fixed))
-                for fixed, names in security.FIXES
+                for fixed, names in FIXES
                 for each in names.split(" and ")
             ),
             *(_statement(each.vulnerability, product, f"pkg:pypi/{each.package}", _unused(each)) for each in known),
@@ -130,7 +130,7 @@ def _unused(each: NotAffected) -> Mapping[str, str]:
     return {"status": "not_affected", "justification": each.justification, "impact_statement": each.impact}
 
 
-def _status(known: security.Version | None, fixed: security.Version) -> Mapping[str, str]:
+def _status(known: Version | None, fixed: Version) -> Mapping[str, str]:
     release = ".".join(map(str, fixed))
     if known is None:
         return {"status": "under_investigation", "status_notes": f"The image's toolkit is to be {release} or later."}

@@ -9,7 +9,7 @@ from toolkit_installer import __version__
 from toolkit_installer.errors import PayloadError
 from toolkit_installer.node.programs import ProgramError, run
 from toolkit_installer.node.reading import Tree
-from toolkit_installer.toolkit import payload, security
+from toolkit_installer.toolkit import payload
 
 _SECONDS = 5.0
 _REVISION_FILE = os.path.join(os.path.dirname(os.path.dirname(__file__)), "revision")
@@ -46,5 +46,5 @@ def describe_image_payload() -> str:
         return "payload: none in /artifacts"
     path = f"{payload.PROGRAM_FOLDERS[0]}/{payload.RUNTIMES[0]}"
     said = read_runtime_version(root, path) if Tree(root).is_executable(path) else None
-    release = None if said is None else security.parse_release(said)
+    release = None if said is None else payload.parse_release(said)
     return f"payload: NVIDIA container toolkit {release or 'of an unknown release'} in {root}"

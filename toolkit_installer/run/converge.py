@@ -361,12 +361,12 @@ def _find_security_warnings(seen: Prepared) -> tuple[str, ...]:
     if not work.write:
         return ()
     from toolkit_installer.reporting import versions
-    from toolkit_installer.toolkit import security
+    from toolkit_installer.toolkit.config import find_config_warnings
 
     config = next(file.content for file in work.files if file.name == wrappers.CONFIG_NAME)
     assert config is not None  # noqa: S101  # it is always written, never copied
     named = payload.library_release(file.name for file in work.files)
     runtime = dict(found.programs)[payload.RUNTIMES[0]]
-    return security.find_warnings(
-        seen.target.settings.toolkit, config, versions.read_runtime_version(found.root, runtime), named
-    )
+    printed = versions.read_runtime_version(found.root, runtime)
+    release_warnings = payload.find_release_warnings(printed, named)
+    return (*release_warnings, *find_config_warnings(seen.target.settings.toolkit, config))

@@ -1,4 +1,4 @@
-"""The toolkit's config.toml: the payload's file, comments kept, with the values of this installation."""
+"""The toolkit's config.toml: the payload's file, comments kept, with the values of this installation; its dangers."""
 
 from __future__ import annotations
 
@@ -149,3 +149,41 @@ def _check_tables(before: Table, changes: Sequence[Set], path: str) -> None:
             if value is not ABSENT and isinstance(value, dict) is not expected:
                 name = ".".join(change.path[:depth])
                 raise PayloadError(f"{name} must {'' if expected else 'not '}be a table", path=path)
+
+
+_DANGEROUS_FEATURES: Final = {
+    "allow-ldconfig-from-container": "a program of the container is run with the node's privileges",
+    "allow-cuda-compat-libs-from-container": "libraries of the container take the place of the driver's",
+}
+
+
+def find_config_warnings(settings: ToolkitSettings, config: bytes) -> list[str]:
+    """Return warnings, one sentence each, about the security of the config.toml that will be installed."""
+    document = tomllib.loads(config.decode())
+    features = lookup(document, ("features",))
+    found = [
+        f"features.{name} is on: {danger}"
+        for name, danger in _DANGEROUS_FEATURES.items()
+        if isinstance(features, dict) and features.get(name) is True
+    ]
+    ldconfig = lookup(document, (CLI, "ldconfig"))
+    if isinstance(ldconfig, str) and not ldconfig.startswith("@"):
+        found.append(f"{CLI}.ldconfig = {ldconfig!r} names the container's ldconfig, not the node's: it needs a '@'")
+    return [*found, *_device_request_notes(settings)]
+
+
+def _device_request_notes(settings: ToolkitSettings) -> list[str]:
+    """Return warnings about the two accept-… keys, of which exactly one should be true, by default the variable's.
+
+    The keys decide whether an unprivileged pod may request GPUs by a variable, or by volume mounts.
+    """
+    variable, mounts = (
+        "accept-nvidia-visible-devices-envvar-when-unprivileged",
+        "accept-nvidia-visible-devices-as-volume-mounts",
+    )
+    if settings.accept_envvar_when_unprivileged != settings.accept_volume_mounts:
+        return []
+    if settings.accept_volume_mounts:
+        return [f"{mounts} protects nothing while {variable} is true: any pod can still ask for every GPU"]
+    advice = "set the latter to true and the device plugin's strategy to volume-mounts"
+    return [f"{variable} and {mounts} are both false: unprivileged pods get no GPU; {advice}"]

@@ -1,4 +1,4 @@
-"""The payload's files, found by the names and folders of the toolkit's packages, and the choice of low-level runtimes.
+"""The payload: files found by the names and folders of the toolkit's packages, its release, low-level runtimes.
 
 A low-level runtime runs the container for the NVIDIA runtime, and replaces the NVIDIA runtime if that cannot run.
 """
@@ -269,3 +269,62 @@ def is_nvidia_runtime(runtime: str, toolkit_folder: str) -> bool:
     if posixpath.basename(runtime).removesuffix(".real") in RUNTIMES:
         return True
     return posixpath.dirname(posixpath.normpath(runtime)) == posixpath.normpath(toolkit_folder)
+
+
+Version = tuple[int, int, int]
+
+FIXES: Final[tuple[tuple[Version, str], ...]] = (
+    ((1, 16, 2), "CVE-2024-0132"),
+    ((1, 17, 1), "CVE-2024-0136 and CVE-2024-0137"),
+    ((1, 17, 4), "CVE-2025-23359"),
+    ((1, 17, 8), "CVE-2025-23266"),
+)
+"""The releases that fixed container escapes (NVIDIA's security bulletins)."""
+
+_VERSION_LINE = r"(?m)^(?P<program>.*?)version:?\s+v?(?P<numbers>\d+\.\d+\.\d+)(?P<rest>\S*)"
+_OTHERS = r"(?i)\b(runc|crun|lib-)"
+
+
+def payload_version(version_output: str) -> Version | None:
+    """Return the toolkit's release from the output of one of its programs, None if the output has none.
+
+    A pre-release counts as the previous release. The runtime's output also has the low-level runtime's version, and in
+    2021 had no other: that version is ignored.
+    """
+    line = _own_line(version_output)
+    if line is None:
+        return None
+    major, minor, patch = map(int, line["numbers"].split("."))
+    return (major, minor, patch - 1) if re.match(r"[-~]?rc", line["rest"]) else (major, minor, patch)
+
+
+def parse_release(version_output: str) -> str | None:
+    """Return the toolkit's release as one of its programs printed it, such as "1.19.0-rc.1"; None if there is none."""
+    line = _own_line(version_output)
+    return None if line is None else line["numbers"] + line["rest"]
+
+
+def _own_line(version_output: str) -> re.Match[str] | None:
+    lines = re.finditer(_VERSION_LINE, version_output)
+    return next((line for line in lines if not re.search(_OTHERS, line["program"])), None)
+
+
+def find_release_warnings(version_output: str | None, library_release: str | None = None) -> list[str]:
+    """Return warnings, one sentence each, about container escapes that the toolkit's release allows.
+
+    `version_output` is the output of the payload's `nvidia-container-runtime --version` or `nvidia-container-cli
+    --version`, None if neither was run. `library_release` is the release in the library's name, used if the program
+    prints none.
+    """
+    if version_output is None:
+        return []
+    version = payload_version(version_output)
+    if version is None and library_release is not None:
+        version = payload_version(f"version {library_release}")
+    newest = ".".join(map(str, FIXES[-1][0]))
+    if version is None:
+        return [f"the payload does not say which release it is; before {newest} containers can break out"]
+    if version >= FIXES[-1][0]:
+        return []
+    open_holes = ", ".join(names for fixed, names in FIXES if version < fixed)
+    return [f"the payload is older than {newest}: containers can break out of it ({open_holes})"]

@@ -3,22 +3,22 @@ from __future__ import annotations
 import pytest
 
 from toolkit_installer.settings import ToolkitSettings
-from toolkit_installer.toolkit.payload import library_release
-from toolkit_installer.toolkit.security import find_warnings, payload_version
+from toolkit_installer.toolkit.config import find_config_warnings
+from toolkit_installer.toolkit.payload import find_release_warnings, library_release, payload_version
 
 SAFE = "NVIDIA Container Runtime version 1.17.8\ncommit: abc\nspec: 1.2.1\n\nrunc version 1.1.4\n"
 
 
 def warnings(
     config: bytes = b"", version: str | None = SAFE, *, variable: bool = True, mounts: bool = False
-) -> tuple[str, ...]:
+) -> list[str]:
     settings = ToolkitSettings(accept_envvar_when_unprivileged=variable, accept_volume_mounts=mounts)
-    return find_warnings(settings, config, version)
+    return [*find_release_warnings(version), *find_config_warnings(settings, config)]
 
 
 def test_the_fields_defaults_give_no_warning() -> None:
-    assert warnings() == ()
-    assert warnings(version=None) == ()
+    assert warnings() == []
+    assert warnings(version=None) == []
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,8 @@ def test_a_payload_that_does_not_say_its_release_is_pointed_out() -> None:
 def test_a_library_names_the_release_that_no_program_prints() -> None:
     assert library_release(["nvidia-ctk", "libnvidia-container.so.1", "libnvidia-container.so.1.19.0"]) == "1.19.0"
     assert library_release(["libnvidia-container.so.1"]) is None
-    config, settings = b"", ToolkitSettings(accept_envvar_when_unprivileged=True, accept_volume_mounts=False)
-    assert find_warnings(settings, config, "runc version 1.0.0\n", "1.19.0") == ()
-    (warning,) = find_warnings(settings, config, "runc version 1.0.0\n", "1.16.1")
+    assert find_release_warnings("runc version 1.0.0\n", "1.19.0") == []
+    (warning,) = find_release_warnings("runc version 1.0.0\n", "1.16.1")
     assert "CVE-2024-0132" in warning
 
 
@@ -72,13 +71,13 @@ def test_a_library_names_the_release_that_no_program_prints() -> None:
 def test_a_dangerous_feature_is_pointed_out_only_when_it_is_on(feature: str) -> None:
     (warning,) = warnings(f"features.{feature} = true\n".encode())
     assert feature in warning
-    assert warnings(f"features.{feature} = false\n".encode()) == ()
+    assert warnings(f"features.{feature} = false\n".encode()) == []
 
 
 def test_the_containers_ldconfig_is_pointed_out() -> None:
     (warning,) = warnings(b'nvidia-container-cli.ldconfig = "/sbin/ldconfig"\n')
     assert "'@'" in warning
-    assert warnings(b'nvidia-container-cli.ldconfig = "@/sbin/ldconfig"\n') == ()
+    assert warnings(b'nvidia-container-cli.ldconfig = "@/sbin/ldconfig"\n') == []
 
 
 @pytest.mark.parametrize(
