@@ -13,7 +13,7 @@ from toolkit_installer.engines.detect import decide
 from toolkit_installer.engines.target import EngineTarget
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
-from toolkit_installer.revert import adopt
+from toolkit_installer.revert import uninstall
 from toolkit_installer.settings import EngineName, EngineSettings, Settings
 
 
@@ -27,5 +27,5 @@ def test_an_engine_of_an_unknown_distribution_is_cleaned_up_by_the_given_setting
     monkeypatch.setattr(decide, "locate_engines", refuse)
     asked = EngineSettings(socket="/run/asked.sock")
     settings = Settings(engine_of=((name, asked),))
-    target = adopt._find_target(Node.open(str(tmp_path), "/host"), settings, get_adapter(name))
+    target = uninstall._find_target(Node.open(str(tmp_path), "/host"), settings, get_adapter(name))
     assert target == EngineTarget(name, asked)
