@@ -95,13 +95,6 @@ class _Packed(Archive, frozen=True):
     answers: Annotated[dict[str, msgspec.Raw], msgspec.Meta(max_length=_MOST_QUERIES)]  # type: ignore[assignment]
 
 
-class _Written(msgspec.Struct, frozen=True):
-    """The fields of an archive to write."""
-
-    head: Archive
-    answers: Mapping[str, Mapping[str, CapturedAnswer]]
-
-
 class _Head(msgspec.Struct, frozen=True):
     """The fields of an archive of any format."""
 
