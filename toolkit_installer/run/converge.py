@@ -361,7 +361,7 @@ def _find_security_warnings(seen: Prepared) -> tuple[str, ...]:
     if not work.write:
         return ()
     from toolkit_installer.reporting import versions
-    from toolkit_installer.toolkit.config import find_config_warnings
+    from toolkit_installer.toolkit.layout import find_config_warnings
 
     config = next(file.content for file in work.files if file.name == wrappers.CONFIG_NAME)
     assert config is not None  # noqa: S101  # it is always written, never copied

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from toolkit_installer.settings import ToolkitSettings
-from toolkit_installer.toolkit.config import find_config_warnings
+from toolkit_installer.toolkit.layout import find_config_warnings
 from toolkit_installer.toolkit.payload import find_release_warnings, library_release, payload_version
 
 SAFE = "NVIDIA Container Runtime version 1.17.8\ncommit: abc\nspec: 1.2.1\n\nrunc version 1.1.4\n"

@@ -14,7 +14,7 @@ from tests.support import payloads
 from toolkit_installer.documents.changes import Set, apply_changes, is_same
 from toolkit_installer.errors import PayloadError
 from toolkit_installer.settings import ToolkitSettings
-from toolkit_installer.toolkit import config
+from toolkit_installer.toolkit import layout
 from toolkit_installer.toolkit.payload import HOOK, Payload
 from toolkit_installer.toolkit.toml_put import set_values
 
@@ -49,7 +49,7 @@ def payload(template: bytes | None, *programs: str) -> Payload:
 
 def written(template: bytes | None, settings: ToolkitSettings | None = None) -> str:
     settings = settings or ToolkitSettings()
-    return config.build_config(payload(template), settings, FOLDER, LOW_LEVEL, settings.driver_root).decode()
+    return layout.build_config(payload(template), settings, FOLDER, LOW_LEVEL, settings.driver_root).decode()
 
 
 def meaning(template: bytes | None, settings: ToolkitSettings | None = None) -> dict[str, Any]:
@@ -106,7 +106,7 @@ def test_without_a_template_the_meaning_is_the_toolkits_own_defaults() -> None:
 
 @pytest.mark.parametrize("empty", [b"", b"\n \n", None])
 def test_an_empty_template_counts_as_none(empty: bytes | None) -> None:
-    assert written(empty) == written(config.DEFAULTS)
+    assert written(empty) == written(layout.DEFAULTS)
 
 
 @pytest.mark.parametrize(
@@ -149,22 +149,22 @@ OTHERS: list[tuple[str, Any]] = [
 
 def test_the_same_recipe_is_of_the_same_parts() -> None:
     again = {**PARTS, "payload": payload(None), "settings": ToolkitSettings(), "low_level": tuple(LOW_LEVEL)}
-    assert config.compute_recipe(**PARTS) == config.compute_recipe(**again)
+    assert layout.compute_recipe(**PARTS) == layout.compute_recipe(**again)
 
 
 @pytest.mark.parametrize("part, other", OTHERS)
 def test_whatever_the_text_is_made_of_is_in_its_recipe(part: str, other: Any) -> None:
-    assert config.compute_recipe(**{**PARTS, part: other}) != config.compute_recipe(**PARTS)
+    assert layout.compute_recipe(**{**PARTS, part: other}) != layout.compute_recipe(**PARTS)
 
 
 def test_another_release_of_the_installer_makes_it_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    before = config.compute_recipe(**PARTS)
-    monkeypatch.setattr(config, "__version__", "99.0.0")
-    assert config.compute_recipe(**PARTS) != before
+    before = layout.compute_recipe(**PARTS)
+    monkeypatch.setattr(layout, "__version__", "99.0.0")
+    assert layout.compute_recipe(**PARTS) != before
 
 
 def test_a_program_that_is_not_installed_is_not_named() -> None:
-    content = config.build_config(
+    content = layout.build_config(
         payload(None, "nvidia-container-runtime"), ToolkitSettings(), FOLDER, LOW_LEVEL, "/run/nvidia/driver"
     )
     assert "nvidia-ctk" not in tomllib.loads(content.decode())
@@ -256,7 +256,7 @@ SNIPPETS = (
 @given(st.lists(st.sampled_from(SNIPPETS), max_size=8, unique=True).map("\n".join))
 @profile(max_examples=100, deadline=None)
 def test_any_template_keeps_what_we_do_not_own(template: str) -> None:
-    template = template if template.strip() else config.DEFAULTS.decode()
+    template = template if template.strip() else layout.DEFAULTS.decode()
     try:
         before = tomllib.loads(template)
     except tomllib.TOMLDecodeError:
