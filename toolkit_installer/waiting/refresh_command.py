@@ -35,7 +35,7 @@ _CONTAINERS = (
 
 def of_self() -> str:
     """Return the command `refresh` for this run."""
-    return format_command("refresh", sys.argv, os.environ, _namespace(os.getpid()), places.table_of(os.getpid()))
+    return format_command(sys.argv, os.environ, _namespace(os.getpid()), places.table_of(os.getpid()))
 
 
 def of_run(pid: int, started: Sequence[str]) -> str:
@@ -46,7 +46,7 @@ def of_run(pid: int, started: Sequence[str]) -> str:
     process = processes.inspect_process(pid)
     environment = processes.environment(process) if process is not None else {}
     words = started or (process.arguments if process is not None else ())
-    return format_command("refresh", words, environment, _namespace(pid), places.table_of(pid))
+    return format_command(words, environment, _namespace(pid), places.table_of(pid))
 
 
 def status_without_engine() -> str | None:
@@ -65,10 +65,10 @@ def status_without_engine() -> str | None:
 
 
 def format_command(
-    name: str, started: Sequence[str], environment: Mapping[str, str], namespace: str | None, table: Sequence[Mount]
+    started: Sequence[str], environment: Mapping[str, str], namespace: str | None, table: Sequence[Mount]
 ) -> str:
-    """Return the command line of our command `name` for a run with this command line, environment and mounts. Pure."""
-    words = f"{Program.TOOLKIT_INSTALLER} {name}"
+    """Return the command `refresh` for a run with this command line, environment and mounts. Pure."""
+    words = f"{Program.TOOLKIT_INSTALLER} refresh"
     within = f"{words}{_options(started, {})}"  # a process that enters the container gets its variables, too
     if environment.get(_IN_A_POD):
         pod = environment.get("HOSTNAME", "")

@@ -59,7 +59,7 @@ def test_the_command_fits_where_the_run_is(
     environment: Mapping[str, str], namespace: str | None, table: str, options: str, words: str
 ) -> None:
     started = ["toolkit-installer", "run", *shlex.split(options)]
-    assert refresh_command.format_command("refresh", started, environment, namespace, places.parse(table)) == words
+    assert refresh_command.format_command(started, environment, namespace, places.parse(table)) == words
 
 
 @pytest.mark.parametrize(

@@ -151,9 +151,9 @@ class _PodCanary:
                 if error.code() not in _GONE:
                     raise
 
-    def _call(self, method: str, request: Any, answer: Any, service: str = "runtime.v1.RuntimeService") -> Any:
+    def _call(self, method: str, request: Any, answer: Any) -> Any:
         seconds = max(_LEAST_SECONDS, self._deadline - time.monotonic())
-        return self._request(method, request, answer, seconds, service)
+        return self._request(method, request, answer, seconds, "runtime.v1.RuntimeService")
 
 
 def _parse_info(info: Mapping[str, str], key: str) -> Mapping[str, Any]:
