@@ -217,12 +217,12 @@ def test_a_package_that_is_not_whole_says_so(node: FakeNode, releases: Releases)
 
 LOCKS = f'"pid_fd": PID_FD, "pid_path": "{PID_FILE}", "pid_folders": ["/run/nvidia"], "lock_fd": LOCK_FD'
 COMMAND = f"\n30.0\n2\n/usr/bin/toolkit-installer\nrun\n{DAEMON_JSON}\n1 2 3 4 5"
-STATE = '{"form": 1, "driver": [["/run/nvidia/driver", "absent 2"]], "driver_away": false, "tries": 1}'
+STATE = '{"form": 1, "driver": [["/run/nvidia/driver", "absent 2"]], "driver_missing": false, "tries": 1}'
 STATES = {
     "locks alone": f"{{{LOCKS}}}{COMMAND}",
     "with a state": f'{{{LOCKS}, "state": {STATE}}}{COMMAND}',
     "of another form": f'{{{LOCKS}, "state": ["news"]}}{COMMAND}',
-    "of other types": f'{{{LOCKS}, "state": {{"driver": [1], "driver_away": [], "tries": "x"}}}}',
+    "of other types": f'{{{LOCKS}, "state": {{"driver": [1], "driver_missing": [], "tries": "x"}}}}',
     "without its locks": f'{{"state": {STATE}}}{COMMAND}',
     "with wrong locks": '{"pid_fd": 1000, "pid_path": 7, "pid_folders": {}, "lock_fd": "2"}',
     "cut off": f"{{{LOCKS}",
@@ -301,7 +301,7 @@ def test_a_state_names_its_locks_and_the_command(node: FakeNode) -> None:
     assert os.path.samefile(f"/proc/{run.pid}/fd/{memory['pid_fd']}", node.place(memory["pid_path"]))
     assert os.path.samefile(f"/proc/{run.pid}/fd/{memory['lock_fd']}", node.place(STORE))
     assert memory["pid_folders"] == ["/run/nvidia"]
-    assert saved_state.parse(memory["state"]).known
+    assert saved_state.parse(memory["state"]).parsed
     assert float(fields[1]) == 30.0
     assert fields[2] == b""
     count = int(fields[3])

@@ -27,9 +27,9 @@ class SavedState(msgspec.Struct, frozen=True):
 
     driver: tuple[tuple[str, str], ...] = ()
     """Paths that change with the driver, with their identities (idling.identity) before the last inspection."""
-    driver_away: bool = False
+    driver_missing: bool = False
     """No driver was usable."""
-    driver_seen: DriverHistory = DriverHistory.UNKNOWN
+    driver_history: DriverHistory = DriverHistory.UNKNOWN
     """What was seen so far of a driver in a root that was named."""
     tries: int = 0
     """How often in a row the run was woken to find out what is still unknown."""
@@ -37,23 +37,23 @@ class SavedState(msgspec.Struct, frozen=True):
     """The node shows no GPU: nothing is installed, and nothing is to be."""
     command: tuple[str, ...] = ()
     """The words that the program was first started with; empty: those that it was started with now."""
-    standing: CleanupState = CleanupState()
+    cleanup_state: CleanupState = CleanupState()
     """What is known of the DaemonSet, and what this run may change and has installed."""
     engine_stopped: bool = False
     """An engine was not running."""
-    looked_at: float = 0.0
+    converged_at: float = 0.0
     """When the run last converged, or tried to: seconds since 1970, 0 for never."""
     failure: str = ""
     """Why that failed; empty: it did not."""
-    said: tuple[str, ...] = ()
+    line_digests: tuple[str, ...] = ()
     """What was logged then (`log.get_line_digests`): a later inspection logs only what is new."""
-    faults: tuple[str, ...] = ()
+    fault_digests: tuple[str, ...] = ()
     """The faults that were found then (`events.get_fault_digests`): a later poll reports only new ones."""
     differences: tuple[tuple[str, str], ...] = ()
     """Files that another program changed, and a masked diff of what a run would change in each."""
     report: SavedReports | None = None
     """What the cluster was told, and what is still to be."""
-    counted: Counts | None = None
+    counts: Counts | None = None
     """What the metrics count."""
     metrics_process: tuple[int, int] | None = None
     """PID of the metrics server, and the descriptor of the channel to it."""
@@ -61,9 +61,9 @@ class SavedState(msgspec.Struct, frozen=True):
     """The NRI plugin's process and status, None where it is not served."""
     pending: Pending | None = None
     """The reload that was not allowed yet."""
-    look: InspectionOutcome | None = None
+    inspection: InspectionOutcome | None = None
     """How the last inspection ended."""
-    known: bool = True
+    parsed: bool = True
     """The whole state was understood. If not, the run inspects the node anew."""
 
 
@@ -72,14 +72,14 @@ FORM = 1
 
 
 def parse(saved: Any) -> SavedState:
-    """Return the state in values that JSON has. A state that is not understood is `SavedState(known=False)`. Pure."""
+    """Return the state in values that JSON has. A state that is not understood is `SavedState(parsed=False)`. Pure."""
     if not isinstance(saved, dict) or saved.get("form") != FORM:
-        return SavedState(known=False)
+        return SavedState(parsed=False)
     try:
         state = msgspec.convert(saved, SavedState)
     except (msgspec.ValidationError, ValueError):  # ValueError: a key is not valid Unicode
-        return SavedState(known=False)
-    return state if _is_command(state.command) else SavedState(known=False)
+        return SavedState(parsed=False)
+    return state if _is_command(state.command) else SavedState(parsed=False)
 
 
 def plain(state: SavedState) -> dict[str, Any]:
@@ -96,8 +96,8 @@ def of_run(pid: int) -> SavedState | None:
     if saved is None:
         return None
     state, command = parse(saved.get("state")), saved.get("command")
-    if not state.known and isinstance(command, list) and _is_command(command):
-        return SavedState(command=tuple(command), known=False)
+    if not state.parsed and isinstance(command, list) and _is_command(command):
+        return SavedState(command=tuple(command), parsed=False)
     return state
 
 

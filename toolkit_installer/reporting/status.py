@@ -177,10 +177,10 @@ def _list_pid_files(settings: Settings, receipt: Receipt | None) -> list[str]:
 
 def _build_last_look(saved: SavedState | None) -> LastLook | None:
     """Return the running instance's last inspection, None if it is at work, or saved none."""
-    if saved is None or not saved.looked_at:
+    if saved is None or not saved.converged_at:
         return None
-    outcome = saved.look
-    at = machine.text(saved.looked_at)
+    outcome = saved.inspection
+    at = machine.text(saved.converged_at)
     if not saved.failure:
         return LastLook(at, None)
     exit_code, file = (outcome.exit_code, outcome.file) if outcome is not None else (None, None)

@@ -190,15 +190,15 @@ class Converger:
         return msgspec.structs.replace(
             state,
             driver=self._driver.watched,
-            driver_away=self._driver.missing,
-            driver_seen=self._driver.history,
+            driver_missing=self._driver.missing,
+            driver_history=self._driver.history,
             without_gpu=self._gpus.idle,
             pending=self._gate.pending,
         )
 
     def restore(self, saved: SavedState) -> None:
         """Restore what the process before the idle one saved."""
-        self._driver.restore(saved.driver, saved.driver_seen, missing=saved.driver_away)
+        self._driver.restore(saved.driver, saved.driver_history, missing=saved.driver_missing)
         self._gpus.idle = saved.without_gpu
         self._gate.pending = saved.pending
 

@@ -158,8 +158,8 @@ class Instance:
         self._restore(saved, events)
         events = frozenset(events)
         if events <= {idling.LATER, idling.BUSY, idling.CHILD}:
-            log.suppress_known_lines(saved.said)
-            ignore_known_faults(saved.faults)
+            log.suppress_known_lines(saved.line_digests)
+            ignore_known_faults(saved.fault_digests)
         self._handle_events(events, saved.tries)
         for name in signal.Signals.__members__.keys() & events:
             if name == signal.SIGHUP.name:
@@ -167,7 +167,7 @@ class Instance:
                 self._attention.again = True
             else:
                 self._attention.stop = signal.Signals[name]
-        if not saved.known and self._attention.stop is None:
+        if not saved.parsed and self._attention.stop is None:
             log.get().info("Another version of this program fell asleep: looking again", key="program-changed")
             self._attention.again = True
             with self._stoppable():  # whether the node may be changed is unknown again
@@ -410,7 +410,7 @@ class Instance:
         services.report_ready("waiting for the driver" if self._converger.driver_missing else "waiting for signal")
         polls, opening = self._must_poll(), self._converger.seconds_to_opening()
         saved = self._save(polls=polls)
-        seconds = wait.seconds_to_wake_up(later=polls, tries=saved.tries, soon=saved.standing.held, within=opening)
+        seconds = wait.seconds_to_wake_up(later=polls, tries=saved.tries, soon=saved.cleanup_state.held, within=opening)
         wait.wait(
             self._context.pid_file,
             self.store.lock_fd,
@@ -434,11 +434,11 @@ class Instance:
         state = SavedState(
             tries=self._tries if polls else 0,
             command=self._command or tuple(wait.list_own_words()),
-            standing=query.cleanup_state if query is not None else CleanupState(),
-            looked_at=self._converged_at,
+            cleanup_state=query.cleanup_state if query is not None else CleanupState(),
+            converged_at=self._converged_at,
             failure=self._failure,
-            said=log.get_line_digests(),
-            faults=get_fault_digests(),
+            line_digests=log.get_line_digests(),
+            fault_digests=get_fault_digests(),
             differences=tuple(self._drift.differences.items()),
         )
         return self._status.save(self._converger.save(state))
@@ -446,8 +446,8 @@ class Instance:
     def _restore(self, saved: SavedState, events: Collection[str]) -> None:
         """Restore what the process before the idle one saved."""
         if self._daemon_set_query is not None:
-            self._daemon_set_query.cleanup_state = saved.standing
+            self._daemon_set_query.cleanup_state = saved.cleanup_state
         self._command = saved.command
-        self._converged_at, self._failure = saved.looked_at, saved.failure
+        self._converged_at, self._failure = saved.converged_at, saved.failure
         self._converger.restore(saved)
         self._status.restore(saved, engine_changed=idling.ENGINE in events)

@@ -189,16 +189,16 @@ class NodeStatusReporter:
             state,
             engine_stopped=self.readiness.must_poll,
             report=self.reports.cluster_reports,
-            counted=self.reports.counts,
+            counts=self.reports.counts,
             metrics_process=self.reports.metrics_process,
             plugin=self.plugin.save() if self.plugin is not None else None,
-            look=self.inspection.recorded,
+            inspection=self.inspection.recorded,
         )
 
     def restore(self, saved: SavedState, *, engine_changed: bool) -> None:
         """Restore what the process before the idle one saved; `engine_changed`: an engine's change woke the run."""
         self.readiness.restore(polled=saved.engine_stopped, engine_changed=engine_changed)
-        self.inspection.restore(saved.look)
-        self.reports.restore(saved.report, saved.counted, saved.metrics_process)
+        self.inspection.restore(saved.inspection)
+        self.reports.restore(saved.report, saved.counts, saved.metrics_process)
         if self.plugin is not None and saved.plugin is not None:
             self.plugin.restore(saved.plugin)

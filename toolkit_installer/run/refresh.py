@@ -53,11 +53,11 @@ def refresh(node: Node, paths: Iterable[str], seconds: float, *, installed: bool
         requested = _request(node, path, pid, pidfd, deadline)
         while True:
             saved = saved_state.of_run(pid)
-            outcome = saved.look if saved is not None else None
+            outcome = saved.inspection if saved is not None else None
             if outcome is not None and outcome.began >= requested:
                 return outcome
-            reports_none = saved is not None and saved.look is None and saved.looked_at > requested_at
-            if reports_none or (saved is not None and not saved.known and wait.read_saved(pid) not in (before, None)):
+            reports_none = saved is not None and saved.inspection is None and saved.converged_at > requested_at
+            if reports_none or (saved is not None and not saved.parsed and wait.read_saved(pid) not in (before, None)):
                 raise AlreadyRunningError(
                     f"the waiting run (PID {pid}) has inspected the node, and its release reports no outcome",
                     path=path,

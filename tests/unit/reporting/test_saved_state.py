@@ -32,17 +32,17 @@ from toolkit_installer.waiting.plugin_protocol import PluginState, PluginStatus
 _DRIFT = EventContent("Node", "Drift", "é", warning=True)
 WHOLE = SavedState(
     driver=(("/dev/nvidiactl", "absent 2"), ("/a\nb", "1 2 3")),
-    driver_away=True,
-    driver_seen=DriverHistory.THERE,
+    driver_missing=True,
+    driver_history=DriverHistory.THERE,
     tries=2,
     without_gpu=True,
     command=("/usr/bin/python3", "-m", "toolkit_installer", "an odd name: \udcff"),
-    standing=CleanupState(bare=True, wanted=True, accepted=("system:serviceaccount:a:b 1 2",)),
+    cleanup_state=CleanupState(bare=True, wanted=True, accepted=("system:serviceaccount:a:b 1 2",)),
     engine_stopped=True,
-    looked_at=1_800_000_000.5,
+    converged_at=1_800_000_000.5,
     failure="dockerd does not answer",
-    said=("a line",),
-    faults=("a fault",),
+    line_digests=("a line",),
+    fault_digests=("a fault",),
     differences=(("/etc/docker/daemon.json", "--- a\n+++ b\n"),),
     report=SavedReports(
         NodeState(ConditionReason.SERVING),
@@ -54,11 +54,11 @@ WHOLE = SavedState(
         ledger=EventLedger((ReportedEvent(_DRIFT, "n.1", 2, 1.0, 2.0),), (_DRIFT,), (2.0,)),
         failure="why",
     ),
-    counted=Counts((("docker", "install", 1),), (("docker", 2.5),), 1, "done", 1_800_000_000.0),
+    counts=Counts((("docker", "install", 1),), (("docker", 2.5),), 1, "done", 1_800_000_000.0),
     metrics_process=(7, 8),
     plugin=PluginState((9, 10), 3.0, PluginStatus(connected=True, engine="containerd v2.1.4", reason="")),
     pending=Pending(("docker",), "it is outside of 02:00-04:00", 1.0, 2.0, served=True),
-    look=InspectionOutcome(5.0, ExitCode.ENGINE_DOWN, "down", "/run/docker.sock", None, "start it", ("a line",)),
+    inspection=InspectionOutcome(5.0, ExitCode.ENGINE_DOWN, "down", "/run/docker.sock", None, "start it", ("a line",)),
 )
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
@@ -82,15 +82,15 @@ def test_fields_of_another_release_are_ignored_and_missing_ones_have_defaults() 
     [
         *(None, [], "?", 7, {}),
         {"tries": "x"},
-        {"standing": {"held": "no"}},
+        {"cleanup_state": {"held": "no"}},
         {"driver": [["/a"]]},
-        {"driver_seen": "else"},
+        {"driver_history": "else"},
         {"pending": msgspec.to_builtins(WHOLE.pending) | {"since": "then"}},
         {"report": {"ledger": {"told": [{}]}}},
         {"plugin": [None, 0.0, 7]},
-        {"look": {"began": 1.0, "exit_code": 999}},
+        {"inspection": {"began": 1.0, "exit_code": 999}},
         {"\ud800": 1},
-        {"looked_at": 10**400},
+        {"converged_at": 10**400},
         {"command": ["a\0b"]},
     ],
     ids=str,
@@ -98,21 +98,21 @@ def test_fields_of_another_release_are_ignored_and_missing_ones_have_defaults() 
 def test_a_state_that_is_not_understood_is_unknown_as_a_whole(saved: object) -> None:
     if isinstance(saved, dict) and saved:
         saved = {"form": FORM, **saved}
-    assert saved_state.parse(saved) == SavedState(known=False)
+    assert saved_state.parse(saved) == SavedState(parsed=False)
 
 
 @pytest.mark.parametrize("form", [0, 2, None, "1"])
 def test_a_state_of_another_form_is_unknown(form: object) -> None:
-    assert saved_state.parse(saved_state.plain(WHOLE) | {"form": form}) == SavedState(known=False)
+    assert saved_state.parse(saved_state.plain(WHOLE) | {"form": form}) == SavedState(parsed=False)
 
 
 def test_of_a_state_that_is_not_understood_the_command_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
     for command, known in ((["a", "b"], ("a", "b")), (["a", 1], ()), (["\0"], ()), (None, ())):
         monkeypatch.setattr(wait, "read_saved", lambda _, words=command: {"command": words, "state": {"of": "another"}})
-        assert saved_state.of_run(7) == SavedState(command=known, known=False)
+        assert saved_state.of_run(7) == SavedState(command=known, parsed=False)
 
 
 @given(st.dictionaries(st.sampled_from(SavedState.__struct_fields__), VALUES))
 def test_whatever_a_state_says_it_is_one_or_unknown(saved: dict[str, Any]) -> None:
     state = saved_state.parse({"form": FORM, **saved})
-    assert state == SavedState(known=False) or state == saved_state.parse(saved_state.plain(state))
+    assert state == SavedState(parsed=False) or state == saved_state.parse(saved_state.plain(state))

@@ -186,17 +186,17 @@ def test_where_nobody_wants_to_know_nothing_is_watched_or_told(run: Run, logged:
 def test_a_run_that_finds_nothing_changed_saves_what_it_has_restored(run: Run) -> None:
     before = SavedState(
         driver=(("/run/nvidia/driver", "absent 2"),),
-        driver_away=True,
-        driver_seen=DriverHistory.WORKING,
+        driver_missing=True,
+        driver_history=DriverHistory.WORKING,
         tries=0,
         command=("python", "-m", "toolkit_installer"),
-        standing=CleanupState(bare=True, wanted=True, accepted=("system:serviceaccount:a:b 1 2",)),
-        looked_at=1_800_000_000.5,
+        cleanup_state=CleanupState(bare=True, wanted=True, accepted=("system:serviceaccount:a:b 1 2",)),
+        converged_at=1_800_000_000.5,
         failure="dockerd does not answer",
         report=SavedReports(NodeState(ConditionReason.SERVING), 5.0, ready=False, begun=True),
-        counted=Counts((("docker", "install", 1),), (("docker", 2.5),), 1, "done", 1_800_000_000.0),
+        counts=Counts((("docker", "install", 1),), (("docker", 2.5),), 1, "done", 1_800_000_000.0),
         pending=PENDING,
-        look=InspectionOutcome(5.0, ExitCode.ENGINE_DOWN, "down", lines=("a line",)),
+        inspection=InspectionOutcome(5.0, ExitCode.ENGINE_DOWN, "down", lines=("a line",)),
     )
     assert run.fall_asleep(OURS, OnDrift.REPORT, before) == 0
     assert msgspec.structs.replace(run.saved, said=(), faults=()) == before
@@ -256,6 +256,6 @@ def test_only_a_poll_makes_no_new_event_of_a_fault_that_it_finds_again(
 ) -> None:
     monkeypatch.setattr(events._Published, "known_faults", frozenset())
     monkeypatch.setattr(events._Published, "faults", {"new": None})
-    run.fall_asleep(OURS, OnDrift.REPORT, SavedState(faults=("fault",)), woken_by)
+    run.fall_asleep(OURS, OnDrift.REPORT, SavedState(fault_digests=("fault",)), woken_by)
     assert events._Published.known_faults == known
-    assert "new" in run.saved.faults
+    assert "new" in run.saved.fault_digests
