@@ -344,6 +344,6 @@ class Settings(msgspec.Struct, frozen=True):
         hooks = [f"{each.hooks_dir.rstrip('/')}/{each.hook_filename}" for each in own]
         return tuple(dict.fromkeys([*named, *hooks, self.toolkit.cdi.path, self.toolkit.folder, self.pid_file]))
 
-    def asked_of(self, name: EngineName) -> EngineSettings:
+    def settings_of(self, name: EngineName) -> EngineSettings:
         """Return the settings of this engine."""
         return dict(self.engine_of).get(name, self.engine)

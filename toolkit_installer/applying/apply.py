@@ -325,7 +325,7 @@ def try_handlers(node: Node, work: EngineWork, settings: Settings, folder: str) 
         live = engine.ask(node, work.inspection.socket, seconds)
         control = _find_control_handler(live, work, folder)
         shown = _should_show_gpus(node, settings)
-        ours = {name: shown and name == settings.asked_of(work.name).runtime_name for name in work.desired.served}
+        ours = {name: shown and name == settings.settings_of(work.name).runtime_name for name in work.desired.served}
         trials = engine.try_handlers(node, work.inspection.socket, seconds, {control: False, **ours})
     except EngineSilentError as error:
         raise NotServedError(f"no container could be tried: {error.reason}", answers=False) from error

@@ -86,7 +86,7 @@ class ReceiptBuilder:
         return EngineRecord(
             name=work.name,
             socket=work.inspection.socket,
-            reload=seen.target.settings.asked_of(work.name).reload_mode,
+            reload=seen.target.settings.settings_of(work.name).reload_mode,
             handlers=tuple(work.desired.served.items()),
             default=work.desired.default,
             files=tuple(file for file in files if file is not None),

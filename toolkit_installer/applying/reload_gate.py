@@ -122,7 +122,7 @@ class ReloadBudget:
         else:
             self._write(ReloadTimes((*reloads.counting, now), reloads.forgiven))
 
-    def forgive(self) -> None:
+    def reset(self) -> None:
         """Stop counting the reloads of a change that was served and reverted on purpose. Raises NodeError."""
         # written even if nothing changes: the node's changes must not depend on how long ago the reloads were
         if self.files.read_file(self.path) is not None:

@@ -179,7 +179,7 @@ class Files(FileWriter):
             self._quarantine(swap, name, quarantine)
             return Recovered.QUARANTINED
         with attempt("give somebody else's version back", path), self.root.parent(path) as (open_folder, name):
-            return self._put_back(open_folder, name, present, ours)
+            return self._return_displaced(open_folder, name, present, ours)
 
     def _quarantine(self, swap: str, name: str, folder: str) -> None:
         """Move another program's version to another folder, maybe on another file system, under a name of its own."""
@@ -190,7 +190,7 @@ class Files(FileWriter):
                 self.replace(target, found.content, own_metadata(_PRIVATE), None)
             self.remove(swap)
 
-    def _put_back(self, folder: int, name: str, present: Found | None, ours: Container[str]) -> Recovered:
+    def _return_displaced(self, folder: int, name: str, present: Found | None, ours: Container[str]) -> Recovered:
         """Rename a displaced version back, or to a name next to it if another program's newer version is there."""
         recovered = Recovered.RETURNED
         if present is None:

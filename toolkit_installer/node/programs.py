@@ -465,11 +465,11 @@ class Coprocess:
         with signals.polled():
             signals.raise_if_pending()
             if self._stays():
-                line, _ = self._told(question, seconds)
+                line, _ = self._exchange(question, seconds)
                 if line is not None:
                     return line
             self._begin()
-            line, errors = self._told(question, seconds)
+            line, errors = self._exchange(question, seconds)
         if line is None:
             raise ProgramError(errors.split("\n")[-1] or "it ended without an answer")
         return line
@@ -496,7 +496,7 @@ class Coprocess:
         self._child, self._owner = start_program(self._start), os.getpid()
         _begun.add(self)
 
-    def _told(self, question: bytes, seconds: float) -> tuple[bytes | None, str]:
+    def _exchange(self, question: bytes, seconds: float) -> tuple[bytes | None, str]:
         """Return the response, or None if the program ended without one, and its standard error."""
         child = self._child
         assert child is not None  # noqa: S101  # it was started

@@ -100,14 +100,14 @@ def _find_other_controller(folder: int) -> int | None:
 
 def is_dead(folder: int) -> bool:
     """Return whether the process behind `folder` is a zombie. Raises OSError."""
-    return (_told(_status(folder), "State") or "").startswith(("Z", "X"))
+    return (_read_field(_status(folder), "State") or "").startswith(("Z", "X"))
 
 
 def state_of(pid: int) -> str:
     """Return the letter of a process's state (proc_pid_status(5)), empty if the process is gone."""
     try:
         with pin_process(pid) as folder:
-            return (_told(_status(folder), "State") or "")[:1]
+            return (_read_field(_status(folder), "State") or "")[:1]
     except OSError:
         return ""
 
@@ -116,7 +116,7 @@ def is_ending(pid: int) -> bool:
     """Return whether the kernel has taken the memory of a process: it runs no more, and the rest goes next."""
     try:
         with pin_process(pid) as folder:
-            return _told(_status(folder), "VmSize") is None
+            return _read_field(_status(folder), "VmSize") is None
     except OSError:
         return False  # it is gone
 
@@ -125,7 +125,7 @@ def is_signal_blocked(pid: int, number: int) -> bool:
     """Return whether a process blocks a signal, and so cannot die of it before it handles it."""
     try:
         with pin_process(pid) as folder:
-            return bool(int(_told(_status(folder), "SigBlk") or "0", 16) & 1 << (number - 1))
+            return bool(int(_read_field(_status(folder), "SigBlk") or "0", 16) & 1 << (number - 1))
     except (OSError, ValueError):
         return False
 
@@ -161,10 +161,10 @@ def users_of(pid: int) -> frozenset[int]:
 def _identity(folder: int) -> tuple[str, frozenset[int]]:
     """Return a process's name, and its real, effective, saved and file system user. Raises OSError, ValueError."""
     status = _status(folder)
-    users = frozenset(map(int, (_told(status, "Uid") or "").split()))
+    users = frozenset(map(int, (_read_field(status, "Uid") or "").split()))
     if not users:
         raise ValueError("it says nothing of its users")
-    return _told(status, "Name") or "", users
+    return _read_field(status, "Name") or "", users
 
 
 def _status(folder: int) -> bytes:
@@ -173,7 +173,7 @@ def _status(folder: int) -> bytes:
         return b"\n" + os.read(fd, _STATUS_LIMIT)
 
 
-def _told(status: bytes, field: str) -> str | None:
+def _read_field(status: bytes, field: str) -> str | None:
     """Return a field of `_status`, None if it is missing.
 
     A line ends with a line feed only. A process chooses its name, which may contain any other character, even a

@@ -255,7 +255,7 @@ def _words(error: Exception) -> str:
 class Listener(Protocol):
     """Receives the plugin's events. Its methods do not wait."""
 
-    def hear(self, event: Event | ConnectionLost) -> None:
+    def handle_event(self, event: Event | ConnectionLost) -> None:
         """Handle an event."""
 
     def patience(self) -> float | None:
@@ -273,7 +273,7 @@ def serve(plugin: Plugin, listener: Listener, stop: int) -> None:
             if stopping:
                 return
             for event in [*(plugin.ready() if ready else ()), *plugin.due()]:
-                listener.hear(event)
+                listener.handle_event(event)
             listener.due()
     finally:
         plugin.close()

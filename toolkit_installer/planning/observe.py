@@ -66,9 +66,9 @@ def _inspect_engine(
     name = request.target.name
     engine = get_adapter(name)
     recorded = receipt.engine(name) if receipt is not None else None
-    remembered = load_records(engine, recorded, store, originals)
+    records = load_records(engine, recorded, store, originals)
     # the files are parsed, which takes long if they are large
-    with losses.name_backups_in_errors(remembered), signals.interruptible():
+    with losses.name_backups_in_errors(records), signals.interruptible():
         inspection = engine.inspect(node, request.target)
     reload = engine.choose_reload(node, inspection, request.settings)
     base_runtimes = partial(
@@ -76,7 +76,7 @@ def _inspect_engine(
     )
     dangers = engine.describe_reload_risks(node, inspection, reload)
     return EngineFacts(
-        request, inspection, recorded, remembered, reload, dangers, has_read_files(inspection, recorded), base_runtimes
+        request, inspection, recorded, records, reload, dangers, has_read_files(inspection, recorded), base_runtimes
     )
 
 
@@ -133,10 +133,10 @@ def _inspect_toolkit(node: Node, target: Target, receipt: Receipt | None) -> Too
     names = dict.fromkeys([*wanted, *recorded])
     copies = Copies(node, folder, source)
     # before any content is read, so that a later change does not go unnoticed
-    looked_at = (copies.taken(name, path) for name, path in wanted.items() if path is not None)
-    stood = tuple(each for each in looked_at if each is not None)
-    remembered = receipt.copies if receipt is not None and not target.settings.toolkit.verify_payload else ()
-    known = {each.name: each.source for each in stood if each in remembered}
+    taken = (copies.taken(name, path) for name, path in wanted.items() if path is not None)
+    present_before = tuple(each for each in taken if each is not None)
+    copied = receipt.copies if receipt is not None and not target.settings.toolkit.verify_payload else ()
+    known = {each.name: each.source for each in present_before if each in copied}
     states = {name: inspect_file(node, folder, name, known.get(name)) for name in names}
     present = {name: state for name, state in states.items() if state is not None}
 
@@ -155,7 +155,7 @@ def _inspect_toolkit(node: Node, target: Target, receipt: Receipt | None) -> Too
     to_read = {path for name, path in wanted.items() if path is not None and name in present and name not in known}
     digests = {path: source.digest(path) for path in to_read}
     made = _find_known_content(node, folder, present, receipt)
-    return ToolkitFacts(folder, tuple(recorded), present, digests, stood, made, in_use, named)
+    return ToolkitFacts(folder, tuple(recorded), present, digests, present_before, made, in_use, named)
 
 
 def _find_known_content(

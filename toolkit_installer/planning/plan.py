@@ -431,8 +431,8 @@ def remove_handlers(seen: EngineFacts) -> tuple[DesiredFile, ...]:
     known = engine.find_unrecorded(seen.inspection, folder)
     files = []
     for path in dict.fromkeys([*recorded, *present]):
-        remembered = seen.records.get(path) or RecordedFile(ownership=known.get(path, Ownership()))
-        files.append(engine.remove_ours(present[path], remembered, folder))
+        record = seen.records.get(path) or RecordedFile(ownership=known.get(path, Ownership()))
+        files.append(engine.remove_ours(present[path], record, folder))
     of_ours = tuple(wanted for wanted in files if wanted.path in recorded or wanted.changes)
     return of_ours if seen.recorded is not None or any(wanted.changes for wanted in of_ours) else ()
 

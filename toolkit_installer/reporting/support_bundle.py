@@ -110,7 +110,7 @@ def explain_blocked_queries(node: Node, settings: Settings, receipt: Receipt | N
     sockets = {(record.name, record.socket) for record in (receipt.served_engines() if receipt is not None else ())}
     for row in registry.ENGINES:
         if row.started_by_socket:
-            sockets.add((row.name, settings.asked_of(row.name).socket or row.distributions[-1].socket))
+            sockets.add((row.name, settings.settings_of(row.name).socket or row.distributions[-1].socket))
     stopped = sorted(socket for name, socket in sockets if serving.is_socket_activated(node, name, socket))
     if not stopped:
         return None

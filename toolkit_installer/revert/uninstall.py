@@ -86,7 +86,7 @@ def forgive_reloads(settings: Settings, node: Node, receipt: Receipt) -> None:
     The reloads of a half-done installation stay counted. Raises NodeError.
     """
     if receipt.state is State.INSTALLED:
-        ReloadBudget(node.files, receipt.pid_file, settings.reload_budget).forgive()
+        ReloadBudget(node.files, receipt.pid_file, settings.reload_budget).reset()
 
 
 def log_result(receipt: Receipt, remainder: Remainder) -> None:
@@ -148,13 +148,13 @@ def revert(  # the inputs of a cleanup
 ) -> Remainder:
     """Revert what the receipt records. Raises as `revert_recorded` does, except ChangedMeanwhileError."""
     other = other_installer.find_running(node, settings.toolkit.install_dir)
-    own = [settings.asked_of(name) for name in registry.names()]
+    own = [settings.settings_of(name) for name in registry.names()]
     known = [path for each in own for path in (each.config, each.drop_in) if path is not None]
 
     def work() -> Remainder:
         # an earlier attempt may have recorded new facts
         engines = EngineReverter(
-            node, store, attention, settings.reload_timeout, settings.asked_of, others_serve=other is not None
+            node, store, attention, settings.reload_timeout, settings.settings_of, others_serve=other is not None
         )
         recorded = store.load() or receipt
         return revert_recorded(engines, recorded, keep_toolkit=keep_toolkit, known=known, other=other)
@@ -344,7 +344,7 @@ def _find_target(node: Node, settings: Settings, adapter: Engine) -> EngineTarge
         return decide.locate_engines(node, settings, (adapter.name,))[0]
     except ConfigurationError as error:
         log.get().debug("Looking in the usual places", engine=adapter.name, reason=error.reason)
-        return EngineTarget(adapter.name, settings.asked_of(adapter.name))
+        return EngineTarget(adapter.name, settings.settings_of(adapter.name))
 
 
 def _build_record(target: EngineTarget, inspection: Inspection, adapter: Engine, folder: str) -> EngineRecord | None:

@@ -281,7 +281,7 @@ class Converger:
         from toolkit_installer.revert.engine import EngineReverter
 
         settings = seen.target.settings
-        return EngineReverter(self._node, self._store, self._attention, settings.reload_timeout, settings.asked_of)
+        return EngineReverter(self._node, self._store, self._attention, settings.reload_timeout, settings.settings_of)
 
     def _prepare_allowed(self) -> Prepared:
         """Prepare the change; first revert files of the same engine that no longer get the handlers.

@@ -111,10 +111,10 @@ def import_all(engines: frozenset[EngineName] | None = None) -> None:
         for name in _modules(folder, toolkit_installer.__name__)
         if name not in _EXCLUDED_MODULES and not f"{name}.".startswith(left_out)
     ]
-    asked_with = [
+    client_modules = [
         name for row in registry.ENGINES if engines is None or row.name in engines for name in row.client_modules
     ]
-    for name in (*own, *_LATE_IMPORTS, *asked_with):
+    for name in (*own, *_LATE_IMPORTS, *client_modules):
         importlib.import_module(name)
 
 

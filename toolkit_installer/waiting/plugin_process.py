@@ -72,7 +72,7 @@ class PluginReporter:
         self._next = self._changed = 0.0
         """The earliest time of the next report, and the time of the last change of the status."""
 
-    def hear(self, event: Event | ConnectionLost) -> None:
+    def handle_event(self, event: Event | ConnectionLost) -> None:
         """Handle an event, after the engine received its answer."""
         if isinstance(event, Answered):
             _log_answer(event)

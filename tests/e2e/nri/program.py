@@ -39,7 +39,7 @@ class _Printer:
     def __init__(self) -> None:
         self._known = False
 
-    def hear(self, event: Event | ConnectionLost) -> None:
+    def handle_event(self, event: Event | ConnectionLost) -> None:
         """Print it."""
         print(json.dumps([type(event).__name__, *event]), flush=True)  # noqa: T201  # it is read
         self._known |= isinstance(event, PluginConfigured)

@@ -278,7 +278,7 @@ def test_an_engine_that_would_leave_the_devices_out_is_told_so_with_the_versions
 class Listener:
     """Listens to nothing."""
 
-    def hear(self, event: Event | ConnectionLost) -> None:
+    def handle_event(self, event: Event | ConnectionLost) -> None:
         """Take what happened."""
 
     def patience(self) -> float | None:

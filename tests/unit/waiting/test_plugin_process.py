@@ -228,7 +228,7 @@ def reports(events: list[tuple[float, Event | ConnectionLost]], seconds: float) 
     begin = 1000.0
     while (now := begin) and begin < 1000.0 + seconds:
         for pause, event in events:
-            teller.hear(event)
+            teller.handle_event(event)
             with contextlib.suppress(BlockingIOError):
                 while ours.recv(READ):
                     told.append(now - 1000.0)

@@ -98,7 +98,7 @@ def find_socket_evidence(
     deadline = machine.monotonic() + (settings.reload_timeout if starting else _QUERY_SECONDS)
     found = []
     for engine in engines:
-        own = settings.asked_of(engine)
+        own = settings.settings_of(engine)
         for socket in _list_sockets(node, engine, own):
             # a running process may not have created its socket yet
             if not _is_there(node, socket) and not (starting and serving.find_process(node, engine, socket)):
@@ -112,12 +112,12 @@ def find_socket_evidence(
 def find_installation_evidence(node: Node, settings: Settings, engines: Sequence[EngineName]) -> tuple[Evidence, ...]:
     """Return the units, programs and files of these engines on the node."""
     asked = EngineName.CONTAINERD in engines
-    lesser = asked and _disables_cri(node, settings.asked_of(EngineName.CONTAINERD))
+    lesser = asked and _disables_cri(node, settings.settings_of(EngineName.CONTAINERD))
     found = []
     for row in TABLE:
         if row.engine not in engines:
             continue
-        own = settings.asked_of(row.engine) if row is find_usual_distribution(row.engine) else EngineSettings()
+        own = settings.settings_of(row.engine) if row is find_usual_distribution(row.engine) else EngineSettings()
         units = [posixpath.join(folder, unit) for folder in UNIT_FOLDERS for unit in row.units]
         files = [own.config or row.config, *row.files]
         for kind, words, paths in (
@@ -344,7 +344,7 @@ def _named(
 
     --config and --socket are the user's explicit choice, and contradict nothing.
     """
-    asked = settings.asked_of(engine)
+    asked = settings.settings_of(engine)
     if asked.config is not None:
         why = f"--runtime {engine} with a file of its own"
         return EngineTarget(engine, asked, distribution=find_usual_distribution(engine), why=why)
@@ -392,7 +392,7 @@ def _target(settings: Settings, found: Evidence, seen: tuple[Evidence, ...], *, 
         # a kubelet may name another socket than the usual one
         socket = None if usual and normalize_socket(found.socket) == normalize_socket(row.socket) else found.socket
     config = None if usual or _names_own_file(seen, row) else row.config
-    asked = settings.asked_of(row.engine)
+    asked = settings.settings_of(row.engine)
     return EngineTarget(row.engine, asked, config, socket, not named, row, found.words)
 
 

@@ -70,7 +70,7 @@ def list_requested_folders(settings: Settings) -> list[str]:
     """Return the folders to write to, as far as the flags alone determine them."""
     folders = [settings.toolkit.install_dir]
     if settings.configure_engine and len(settings.runtimes) == 1:
-        config = settings.asked_of(*settings.runtimes).config
+        config = settings.settings_of(*settings.runtimes).config
         folders += [posixpath.dirname(config)] if config is not None else []
     return folders
 

@@ -249,14 +249,14 @@ def test_auto_knows_what_to_ask_of_whichever_engine_is_found() -> None:
     assert settings.engine == of_variables(RUNTIME="containerd", **PER_ENGINE).engine
     for name in ("docker", "containerd"):
         named = of_variables(RUNTIME=name, **PER_ENGINE)
-        assert settings.asked_of(EngineName(name)) == named.engine, name
+        assert settings.settings_of(EngineName(name)) == named.engine, name
         assert msgspec.structs.replace(settings, runtimes=named.runtimes, engine=named.engine, engine_of=()) == named, (
             name
         )
 
 
 def test_auto_leaves_crio_without_containerds_socket() -> None:
-    crio = of_variables(**PER_ENGINE, CRIO_CONFIG="/crio").asked_of(EngineName.CRIO)
+    crio = of_variables(**PER_ENGINE, CRIO_CONFIG="/crio").settings_of(EngineName.CRIO)
     assert crio == EngineSettings(config="/crio", drop_in="/drop-in")
 
 
@@ -568,8 +568,8 @@ def test_a_specification_is_named_after_its_kind() -> None:
 
 def test_hook_mode_is_crios_alone() -> None:
     settings = build({"config_mode": ("hook",)}, {"CRIO_HOOKS_DIR": "/hooks", "CRIO_HOOK_FILENAME": "gpu.json"}, OURS)
-    assert settings.asked_of(EngineName.CONTAINERD).config_mode is ConfigMode.CONFIG
-    crio = settings.asked_of(EngineName.CRIO)
+    assert settings.settings_of(EngineName.CONTAINERD).config_mode is ConfigMode.CONFIG
+    crio = settings.settings_of(EngineName.CRIO)
     assert (crio.config_mode, crio.hooks_dir, crio.hook_filename) == (ConfigMode.HOOK, "/hooks", "gpu.json")
 
 
@@ -617,10 +617,10 @@ def test_several_engines_are_named_once_each_and_in_the_order_given() -> None:
 def test_of_several_engines_each_has_its_own_paths() -> None:
     variables = {"DOCKER_CONFIG": "/d", "CONTAINERD_CONFIG": "/c", "CONTAINERD_SOCKET": "/s", "DOCKER_SOCKET": "/t"}
     settings = build({"runtime": ("docker,containerd",)}, variables, OURS)
-    docker, containerd = (settings.asked_of(name) for name in settings.runtimes)
+    docker, containerd = (settings.settings_of(name) for name in settings.runtimes)
     assert (docker.config, docker.socket, containerd.config, containerd.socket) == ("/d", "/t", "/c", "/s")
     asked = build({"runtime": ("docker,containerd",), "drop_in": ("/x.toml",)}, {}, OURS)
-    assert [asked.asked_of(name).drop_in for name in asked.runtimes] == [None, "/x.toml"]
+    assert [asked.settings_of(name).drop_in for name in asked.runtimes] == [None, "/x.toml"]
 
 
 @pytest.mark.parametrize(
