@@ -199,7 +199,7 @@ def test_a_run_that_finds_nothing_changed_saves_what_it_has_restored(run: Run) -
         inspection=InspectionOutcome(5.0, ExitCode.ENGINE_DOWN, "down", lines=("a line",)),
     )
     assert run.fall_asleep(OURS, OnDrift.REPORT, before) == 0
-    assert msgspec.structs.replace(run.saved, said=(), faults=()) == before
+    assert msgspec.structs.replace(run.saved, line_digests=(), fault_digests=()) == before
 
 
 class Reports:
