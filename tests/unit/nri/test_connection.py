@@ -153,9 +153,7 @@ def test_an_engine_that_is_started_anew_has_the_plugin_again(nri: Engine, plugin
         clock.now += patience
 
 
-def test_an_engine_that_is_killed_before_it_read_everything_has_closed_the_connection(
-    nri: Engine, plugin: Plugin
-) -> None:
+def test_an_engine_that_is_killed_with_data_unread_has_closed_the_connection(nri: Engine, plugin: Plugin) -> None:
     nri.start()
     assert plugin.due() == []
     nri.accept().close()
