@@ -13,7 +13,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from toolkit_installer.documents import json_document, json_text
+from tests.unit.documents.json_texts import DOCUMENTS, KEYS, encodable, objects
+from toolkit_installer.documents import json_document
 from toolkit_installer.documents.changes import (
     Change,
     DocumentError,
@@ -36,30 +37,6 @@ NVIDIA = {"path": "/usr/local/nvidia/toolkit/nvidia-container-runtime", "args": 
 def changes_of(case: pathlib.Path) -> list[Change]:
     stored = json.loads((case / "changes.json").read_text())
     return [Set(tuple(c[1]), c[2]) if c[0] == "set" else Remove(tuple(c[1])) for c in stored]
-
-
-DUPLICATES = {
-    # a text with a key twice: both lines, and what the hint says
-    b'{\n"runtimes": {"a": {}},\n"mtu": 1,\n"runtimes": {"b": {}}}': (
-        "lines 2 and 4",
-        "merge the two objects into one",
-    ),
-    b'{\n"debug": true,\n"debug": false}': ("lines 2 and 3", "keep the last of the two"),
-    b'{"runtimes": {\n"a": {"path": "/a"},\n"a": {"path": "/b"}}}': ("lines 2 and 3", "keep the last of the two"),
-    b'{\n"runtimes": {"a": {}},\n"runtimes": null}': ("lines 2 and 3", "keep the last of the two"),
-    b'{"a": [{"b": 1,\n"\\u0062": 2}]}': ("lines 1 and 2", "keep the last of the two"),
-    b'{"features": {}, "features": {}}': ("line 1", "merge the two objects into one"),
-}
-
-
-@pytest.mark.parametrize("content", DUPLICATES)
-def test_a_key_that_stands_twice_is_named_with_both_lines(content: bytes) -> None:
-    lines, hint = DUPLICATES[content]
-    with pytest.raises(DocumentError, match=f"stands twice in one object, on {lines}") as caught:
-        parse(content)
-    assert hint in str(caught.value.hint)
-    assert caught.value.line == int(lines.split()[-1])
-    assert "not valid JSON" not in caught.value.reason  # dockerd takes it
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -138,18 +115,6 @@ def test_a_broken_file_is_refused_with_line_and_column(content: bytes, line: int
 def test_the_column_is_that_of_the_mistake() -> None:
     with pytest.raises(DocumentError, match=r"\(column 8\)"):
         parse(b'{\n  "a": x\n}')
-
-
-@pytest.mark.parametrize("ending", ["}", "}\n", "]", " \n]]\n", "\t} \n"], ids=repr)
-def test_a_surplus_comma_is_reported_the_same_by_each_version_of_python(ending: str) -> None:
-    text = f'{{\n  "a": 1,{ending}'
-    comma, after = text.index(","), len(text) - len(ending.lstrip())
-    told = (("Illegal trailing comma before end of object", comma), ("Expecting property name enclosed in", after))
-    for message, place in told:
-        error = json_text.explain_error(text, json.JSONDecodeError(message, text, place))
-        assert error.line == 2
-        assert error.reason == f'not valid JSON: a comma before "{ending.strip()[0]}" (column {comma - 1})'
-        assert error.hint == "remove the comma"
 
 
 @pytest.mark.parametrize("nest", ['{"a":', "["])
@@ -290,9 +255,6 @@ def test_every_line_of_a_large_file_stays_and_the_edit_is_quick(end: str) -> Non
 
 # What holds for all documents
 
-SPACE = st.sampled_from(["", "", " ", "  ", "\n", "\n  ", "\r\n", "\t", "\n\n    ", " \n\t", " \r\n  \r\n"])
-KEYS = st.sampled_from(["a", "b", "c", "runtimes", "nvidia", "é", "\\", "\n"])
-NUMBERS = st.sampled_from(["1e3", "0.10", "-0", "12345678901234567890123", "1E+2", "7"])
 PLAIN = (
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=5)
 )
@@ -303,37 +265,6 @@ VALUES = st.recursive(
 )
 PATHS = st.lists(KEYS, min_size=1, max_size=3).map(tuple)
 CHANGES = st.lists(st.builds(Set, PATHS, VALUES) | st.builds(Remove, PATHS), max_size=5)
-
-
-@st.composite
-def spelt(draw: st.DrawFn, depth: int = 0) -> str:
-    """Some JSON value with white space wherever it may be."""
-    kind = draw(st.integers(0, 5 if depth < 3 else 2))
-    if kind == 0:
-        return draw(NUMBERS)
-    if kind == 1:
-        return json.dumps(draw(st.text(max_size=4)), ensure_ascii=draw(st.booleans()))
-    if kind == 2:
-        return draw(st.sampled_from(["true", "false", "null"]))
-    if kind == 3:
-        items = [draw(SPACE) + draw(spelt(depth + 1)) + draw(SPACE) for _ in range(draw(st.integers(0, 2)))]
-        return f"[{','.join(items) or draw(SPACE)}]"
-    return draw(objects(depth + 1))
-
-
-@st.composite
-def objects(draw: st.DrawFn, depth: int = 0) -> str:
-    keys = draw(st.lists(KEYS, max_size=4, unique=True))
-    names = [json.dumps(key, ensure_ascii=draw(st.booleans())) for key in keys]
-    members = [f"{draw(SPACE)}{name}{draw(SPACE)}:{draw(SPACE)}{draw(spelt(depth))}{draw(SPACE)}" for name in names]
-    return f"{{{','.join(members) or draw(SPACE)}}}"
-
-
-def encodable(text: str) -> bytes:
-    return text.encode(errors="replace")  # draws may hold halves of surrogate pairs
-
-
-DOCUMENTS = st.builds(lambda lead, body, tail: encodable(lead + body + tail), SPACE, objects(), SPACE)
 
 
 def layered(content: bytes, keys: Sequence[str], depth: int) -> tuple[str, ...]:

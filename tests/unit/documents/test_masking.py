@@ -16,9 +16,6 @@ from tests.unit.documents import secretive
 from toolkit_installer.documents import shown
 from toolkit_installer.documents.masking import MASK, DocumentMasker, mask
 from toolkit_installer.documents.walk import _Walk
-from toolkit_installer.engines.containerd import tables
-from toolkit_installer.engines.crio import config as crio_config
-from toolkit_installer.engines.docker import config as docker_config
 
 CORPUS = sorted((Path(__file__).parents[2] / "data" / "corpus").glob("*/*.*"))
 _PROSE = ("containerd-comment", "template")
@@ -78,38 +75,6 @@ def test_whatever_a_text_says_its_lines_stay_and_it_is_masked_alike(text: str) -
     hidden = keyed().document(text)
     assert hidden.count("\n") == text.count("\n")
     assert mask(mask(text)) == mask(text)
-
-
-def test_everything_that_planning_reads_of_a_configuration_is_on_the_list() -> None:
-    runtime = "nvidia"
-    of_containerd = [
-        path
-        for plugin in tables.PLUGINS
-        for path in (
-            tables.build_shape(plugin).default,
-            tables.legacy_type(plugin),
-            tables.enable_cdi(plugin),
-            (*tables.build_shape(plugin).runtimes, runtime, "runtime_type"),
-            (*tables.build_shape(plugin).runtimes, runtime, "options", "BinaryName"),
-            (*tables.build_shape(plugin).runtimes, runtime, "options", "Runtime"),
-            (*tables.build_shape(plugin).runtimes, runtime, "container_annotations"),
-            (*tables.build_shape(plugin).runtimes, runtime, "sandbox_mode"),
-        )
-    ]
-    shapes = (docker_config.SHAPE, crio_config.SHAPE)
-    of_others = [path for each in shapes for path in (each.default, (*each.runtimes, runtime, "path"))]
-    of_others += [
-        (*crio_config.SHAPE.runtimes, runtime, name) for name in ("runtime_path", "runtime_type", "runtime_root")
-    ]
-    for path in (
-        *of_containerd,
-        *of_others,
-        tables.VERSION,
-        tables.IMPORTS,
-        ("disabled_plugins",),
-        ("features", "cdi"),
-    ):
-        assert shown.is_shown_key(path), path
 
 
 @pytest.mark.parametrize(

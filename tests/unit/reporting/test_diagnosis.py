@@ -4,69 +4,26 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import struct
 from pathlib import Path
 
 import pytest
 
+from tests.unit.reporting.engine_texts import CONFIG, CRI, DROP_IN, GRPC, RUNTIME, SOUND, SPECIFICATION
 from toolkit_installer.cli import show_status
 from toolkit_installer.cli.options import build
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.root import device_number
-from toolkit_installer.reporting import diagnosis, diagnosis_form, findings
+from toolkit_installer.reporting import diagnosis
 from toolkit_installer.reporting.diagnosis_form import (
-    TITLES,
     Diagnosis,
-    EngineSeen,
     Finding,
-    Host,
     Illness,
-    KubeletSeen,
-    NodeFacts,
-    ProgramSeen,
-    ReadFile,
-    SpecificationSeen,
-    Topic,
-    choose_remedy,
-    find_host,
 )
-from toolkit_installer.settings import EngineName, Program
+from toolkit_installer.settings import Program
 
-PROJECT = Path(__file__).parents[3]
-GRPC, CRI = "io.containerd.grpc.v1.cri", "io.containerd.cri.v1.runtime"
-CONFIG, DROP_IN = "/etc/containerd/config.toml", "/etc/containerd/conf.d/site.toml"
-RUNTIME = f'plugins."{GRPC}".containerd.runtimes'
-SOUND = f"""version = 2
-imports = ["/etc/containerd/conf.d/*.toml"]
-[{RUNTIME}.runc]
-runtime_type = "io.containerd.runc.v2"
-[{RUNTIME}.runc.options]
-SystemdCgroup = true
-"""
 K3S = "/var/lib/rancher/k3s/agent/etc/containerd"
 KUBELET = "/var/lib/kubelet/config.yaml"
-SPECIFICATION = """cdiVersion: 0.5.0
-kind: nvidia.com/gpu
-devices:
-- name: all
-  containerEdits:
-    deviceNodes:
-    - path: /dev/nvidia0
-    - hostPath: /dev/other
-      path: /dev/seen-as
-containerEdits:
-  hooks:
-  - args:
-    - nvidia-cdi-hook
-    hookName: createContainer
-    path: /usr/bin/nvidia-cdi-hook
-  mounts:
-  - containerPath: /usr/lib/libcuda.so.1
-    hostPath: /usr/lib/libcuda.so.1
-    options:
-    - ro
-"""
 
 
 class MadeNode:
@@ -114,16 +71,6 @@ def test_a_sound_node_has_no_illness(node: MadeNode) -> None:
     node.write("/etc/docker/daemon.json", '{"log-driver": "json-file"}')
     node.write(KUBELET, "cgroupDriver: systemd\ncontainerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n")
     assert node.diagnosed().findings == ()
-    assert show_status.diagnosis_lines(Diagnosis(1, "1", (), ()))[0] == "No illness found"
-
-
-def test_each_illness_has_a_title() -> None:
-    assert set(TITLES) == set(Illness)
-
-
-def test_each_illness_is_in_the_documentation() -> None:
-    page = (PROJECT / "docs" / "diagnose.md").read_text(encoding="utf-8")
-    assert re.findall(r"(?m)^\| `([a-z-]+)` \|", page) == [illness.value for illness in Illness]
 
 
 # --- files ---
@@ -173,28 +120,6 @@ def test_an_import_that_replaces_the_runtimes_names_what_is_lost(node: MadeNode)
     assert (found.path, found.line) == (DROP_IN, 2)
     assert "loses the runtime runc and the setting cni" in found.what
     assert "every pod fails" in found.causes
-
-
-def test_runtimes_of_a_containerd_that_merges_are_not_lost() -> None:
-    spin = f'version = 2\n[{RUNTIME}.spin]\nruntime_type = "io.containerd.spin.v2"\n'
-    assert findings.diagnose(containerd(SOUND, spin, version="2.1.4")) == ()
-    (found,) = findings.diagnose(containerd(SOUND, spin, version="1.7.24"))
-    assert found.causes == "every pod of this node fails"
-
-
-@pytest.mark.parametrize("version, lost", [("", ""), ("2.1.4", "sandbox_image"), ("2.3.4", "does not start")])
-def test_files_of_different_versions_name_what_is_lost(version: str, lost: str) -> None:
-    root = SOUND + f'[plugins."{GRPC}"]\nsandbox_image = "pause:site"\n'
-    drop_in = f'version = 3\n[plugins."{CRI}".containerd.runtimes.runc]\nruntime_type = "io.containerd.runc.v2"\n'
-    found = [
-        each
-        for each in findings.diagnose(containerd(root, drop_in, version=version))
-        if each.illness is Illness.MIXED_VERSIONS
-    ]
-    assert len(found) == 1
-    assert lost in found[0].what
-    assert CONFIG in found[0].what + found[0].path
-    assert found[0].line is not None
 
 
 def test_a_drop_in_that_no_file_imports_is_not_read(node: MadeNode) -> None:
@@ -308,21 +233,6 @@ def test_the_loader_of_a_real_program_is_there() -> None:
 # --- the kubelet ---
 
 
-def test_a_socket_at_which_no_program_listens_is_found() -> None:
-    kubelet = KubeletSeen("/run/crio/crio.sock", "--container-runtime-endpoint", listens=False)
-    (found,) = findings.diagnose(NodeFacts(kubelets=(kubelet,)))
-    assert (found.illness, found.path) == (Illness.OTHER_SOCKET, "/run/crio/crio.sock")
-
-
-def test_handlers_of_an_engine_that_the_kubelet_does_not_use_are_found() -> None:
-    kubelet = KubeletSeen("/run/containerd/containerd.sock", "a flag", listens=True)
-    engines = (("docker", "/var/run/docker.sock"),)
-    (found,) = findings.diagnose(NodeFacts(kubelets=(kubelet,), toolkit_engines=engines, installed=True))
-    assert found.illness is Illness.OTHER_SOCKET
-    shim = KubeletSeen("/run/cri-dockerd.sock", "a flag", listens=True)
-    assert findings.diagnose(NodeFacts(kubelets=(shim,), toolkit_engines=engines, installed=True)) == ()
-
-
 def test_a_crictl_that_asks_another_engine_is_found(node: MadeNode) -> None:
     node.write(CONFIG, SOUND)
     node.write(KUBELET, "containerRuntimeEndpoint: unix:///run/containerd/containerd.sock\n")
@@ -349,25 +259,6 @@ def test_a_runtime_with_another_cgroup_driver_than_the_default_is_found(node: Ma
     assert "the runtime slow uses cgroupfs" in found.what
 
 
-@pytest.mark.parametrize(
-    "name, text, reported, driver",
-    [
-        (EngineName.DOCKER, '{"exec-opts": ["native.cgroupdriver=cgroupfs"]}', None, "cgroupfs"),
-        (EngineName.DOCKER, "{}", "cgroupfs", "cgroupfs"),
-        (EngineName.CRIO, '[crio.runtime]\ncgroup_manager = "cgroupfs"\n', None, "cgroupfs"),
-        (EngineName.CRIO, "[crio.runtime]\n", None, "systemd"),
-    ],
-)
-def test_the_cgroup_driver_of_each_engine(name: EngineName, text: str, reported: str | None, driver: str) -> None:
-    engine = EngineSeen(
-        name=name, distribution="x", socket="/s", cgroup_driver=reported, files=(ReadFile("/f", text.encode()),)
-    )
-    kubelet = KubeletSeen("/s", "a flag", cgroup_driver="systemd", cgroup_path="/k", cgroup_line=3)
-    found = [each.what for each in findings.diagnose(NodeFacts(engines=(engine,), kubelets=(kubelet,)))]
-    assert bool(found) == (driver != "systemd")
-    assert all("/k:3" in what for what in found)
-
-
 # --- the driver and CDI ---
 
 
@@ -381,12 +272,6 @@ def test_devices_without_a_link_in_dev_char_are_found(node: MadeNode, monkeypatc
     assert found.path == "/dev/char/195:0"
     assert "/dev/nvidiactl" not in found.what
     assert "create-dev-char-symlinks" in found.remedy
-
-
-def test_links_in_dev_char_do_not_matter_without_systemd_cgroups() -> None:
-    seen = containerd(SOUND.replace("true", "false"), version="1.7.24")
-    unlinked = (("/dev/nvidia0", 195, 0),)
-    assert findings.diagnose(NodeFacts(engines=seen.engines, unlinked=unlinked)) == ()
 
 
 def test_a_device_number_is_read_of_devices_alone(tmp_path: Path) -> None:
@@ -415,48 +300,6 @@ def test_a_specification_that_names_missing_files_is_found(node: MadeNode) -> No
     assert "/dev/other, /usr/lib/libcuda.so.1" in found.what
 
 
-CTK = "/usr/local/nvidia/toolkit/nvidia-ctk"
-
-
-@pytest.mark.parametrize("there, program", [(True, CTK), (False, "nvidia-ctk")])
-def test_remedies_run_the_nvidia_ctk_that_the_node_has(*, there: bool, program: str) -> None:
-    missing = SpecificationSeen("/etc/cdi/nvidia.yaml", SPECIFICATION.encode(), ((8, "/dev/other"),))
-    broken = SpecificationSeen("/etc/cdi/broken.yaml", b"")
-    seen = NodeFacts(
-        unlinked=(("/dev/nvidia0", 195, 0),),
-        specifications=(missing, broken),
-        installed=True,
-        toolkit_folder=os.path.dirname(CTK),
-        programs={CTK: ProgramSeen(exists=there)},
-    )
-    links, *made = [each.remedy for each in findings.diagnose(seen)]
-    assert links.startswith(f"`{program} system create-dev-char-symlinks ")
-    assert f'RUN+="{CTK if there else "/usr/bin/nvidia-ctk"} system ' in links
-    assert len(made) == 2
-    assert all(f"`{program} cdi generate " in remedy for remedy in made)
-
-
-@pytest.mark.parametrize("os_release", ["", "ID=nixos"])
-def test_a_specification_of_this_program_is_made_again_by_refresh(os_release: str) -> None:
-    missing = SpecificationSeen("/var/run/cdi/a.yaml", SPECIFICATION.encode(), ((8, "/dev/other"),), managed=True)
-    broken = SpecificationSeen("/var/run/cdi/b.yaml", b"", managed=True)
-    remedies = [
-        each.remedy for each in findings.diagnose(NodeFacts(specifications=(missing, broken), os_release=os_release))
-    ]
-    assert len(remedies) == 2
-    assert all(each.startswith("`toolkit-installer refresh`") for each in remedies)
-
-
-@pytest.mark.parametrize("indent", [None, 2])
-def test_the_paths_of_a_specification_in_json(indent: int | None) -> None:
-    nodes = [{"path": "/dev/nvidia0"}, {"hostPath": "/dev/other", "path": "/dev/seen-as"}]
-    mount = {"hostPath": "/usr/lib/a", "containerPath": "/usr/lib/b", "options": ["ro", "path: /no"]}
-    edits = {"deviceNodes": nodes, "mounts": [mount], "hooks": [{"hookName": "x", "path": "/bin/hook"}]}
-    text = json.dumps({"cdiVersion": "0.6.0", "kind": "a.b/c", "containerEdits": edits}, indent=indent)
-    paths = [path for _, path in diagnosis_form.parse_paths(text.encode())]
-    assert paths == ["/dev/nvidia0", "/dev/other", "/usr/lib/a", "/bin/hook"]
-
-
 @pytest.mark.parametrize(
     "name, text, line, why",
     [
@@ -475,58 +318,7 @@ def test_a_specification_that_no_engine_can_read(node: MadeNode, name: str, text
     assert why in found.what
 
 
-@pytest.mark.parametrize(
-    "version, folders, why",
-    [
-        ("1.7.10", ("/etc/cdi",), "is of version 1.0.0"),
-        ("2.1.4", (), "CDI is off"),
-        ("2.1.4", ("/opt/cdi",), "/opt/cdi alone"),
-        ("2.1.4", ("/etc/cdi", "/var/run/cdi"), ""),
-    ],
-)
-def test_a_specification_that_the_running_engine_does_not_read(
-    version: str, folders: tuple[str, ...], why: str
-) -> None:
-    engine = EngineSeen(
-        name=EngineName.CONTAINERD, distribution="containerd", socket="/s", version=version, cdi_folders=folders
-    )
-    text = b"cdiVersion: 1.0.0\nkind: nvidia.com/gpu\n"
-    file = SpecificationSeen("/run/cdi/nvidia.yaml" if not why else "/etc/cdi/nvidia.yaml", text)
-    found = findings.diagnose(NodeFacts(engines=(engine,), specifications=(file,)))
-    assert [why in each.what for each in found] == ([True] if why else [])
-
-
 # --- nodes that are declared elsewhere ---
-
-
-@pytest.mark.parametrize(
-    "os_release, signs, distribution, host",
-    [
-        ("NAME=NixOS\nID=nixos\n", (), "k3s", Host.NIXOS),
-        ('ID="talos"', (), "containerd", Host.TALOS),
-        (
-            "ID=debian",
-            ("/etc/kubernetes/kubelet.env", "/etc/kubernetes/kubelet-config.yaml"),
-            "containerd",
-            Host.KUBESPRAY,
-        ),
-        ("ID=debian", ("/etc/kubernetes/kubelet.env",), "containerd", Host.PLAIN),
-        ("", (), "k3s", Host.K3S),
-        ("", (), "rke2", Host.RKE2),
-    ],
-)
-def test_who_declares_a_node(os_release: str, signs: tuple[str, ...], distribution: str, host: Host) -> None:
-    assert find_host(os_release, signs, distribution) is host
-
-
-@pytest.mark.parametrize("topic", list(Topic))
-@pytest.mark.parametrize("engine", [EngineName.DOCKER, EngineName.CONTAINERD, EngineName.CRIO])
-def test_each_remedy_is_in_the_language_of_the_host(topic: Topic, engine: EngineName) -> None:
-    assert choose_remedy(Host.PLAIN, topic, engine, "edit it") == "edit it"
-    assert "nixos-rebuild switch" in choose_remedy(Host.NIXOS, topic, engine, "edit it")
-    assert "talosctl" in choose_remedy(Host.TALOS, topic, engine, "edit it")
-    for host in Host:
-        assert choose_remedy(host, topic, engine, "edit it")
 
 
 def test_a_remedy_for_nixos_is_no_edit_of_the_file(node: MadeNode) -> None:
@@ -555,26 +347,9 @@ def test_a_remedy_for_k3s_names_the_file_of_the_side_to_change(
 # --- what is shown ---
 
 
-def test_what_is_printed_fits_the_terminal(node: MadeNode) -> None:
-    node.write(CONFIG, "version = 2\n[plugins\n")
-    lines = show_status.diagnosis_lines(node.diagnosed(), 80)
-    assert lines[0] == "1 illness found"
-    assert f"{CONFIG}:2: an error in a configuration file" in lines
-    assert max(map(len, lines)) <= 80
-
-
 def test_a_secret_in_a_broken_file_is_not_shown(node: MadeNode) -> None:
     node.write(CONFIG, 'version = 2\n[plugins.x]\npassword = "hunter22" oops\n')
     assert "hunter22" not in show_status.diagnosis_json(node.diagnosed())
-
-
-def containerd(*texts: str, version: str) -> NodeFacts:
-    """Return a node on which a containerd of a release reads these files."""
-    files = tuple(ReadFile(path, text.encode()) for path, text in zip((CONFIG, DROP_IN), texts, strict=False))
-    engine = EngineSeen(
-        name=EngineName.CONTAINERD, distribution="containerd", socket="/s", version=version, files=files
-    )
-    return NodeFacts(engines=(engine,))
 
 
 def test_values_that_may_be_secret_are_not_shown(node: MadeNode) -> None:

@@ -19,9 +19,8 @@ from toolkit_installer.node.signals import SignalCollector
 from toolkit_installer.receipt.schema import Receipt, State
 from toolkit_installer.receipt.store import ReceiptStore
 from toolkit_installer.reporting.saved_state import SavedState
-from toolkit_installer.run.build import _choose_driver_wait
 from toolkit_installer.run.converge import Converger, MissingDriver, RunContext
-from toolkit_installer.settings import Settings, ToolkitSettings, WithoutGpu
+from toolkit_installer.settings import ToolkitSettings
 from toolkit_installer.waiting.node_watch import DriverWatch, GpuWatch
 
 INSTALL_DIR = "/usr/local/nvidia"
@@ -128,17 +127,3 @@ def test_on_a_node_without_a_gpu_every_event_may_be_the_gpu(made: Attempts) -> N
     made.converger.restore(SavedState(without_gpu=True))
     assert made.converger.without_gpu
     assert made.converger.must_converge_after({idling.DRIFT})
-
-
-@pytest.mark.parametrize(
-    "settings, chosen",
-    [
-        (Settings(), MissingDriver.END),
-        (Settings(wait_for_driver=True), MissingDriver.IDLE),
-        (Settings(wait_for_driver=True, daemon=False), MissingDriver.BLOCK),
-        (Settings(without_gpu=WithoutGpu.IDLE), MissingDriver.IDLE_UNLESS_INSTALLED),
-        (Settings(without_gpu=WithoutGpu.IDLE, daemon=False), MissingDriver.END),
-    ],
-)
-def test_what_a_run_does_without_a_driver_follows_from_its_settings(settings: Settings, chosen: MissingDriver) -> None:
-    assert _choose_driver_wait(settings) is chosen
