@@ -182,7 +182,7 @@ def test_a_copy_whose_source_changes_is_not_taken_for_one(node: Node, tmp_path: 
     (source := tmp_path / "payload/bin/program").write_bytes(b"ELF")
     node.files.make_folders(FOLDER)
     calls.before["rename"] = lambda: source.write_bytes(b"another")  # once it was copied
-    assert module.install(node, planned(tmp_path, COPY), bool) == []
+    assert module.install(node, planned(tmp_path, COPY), lambda: None) == []
 
 
 @pytest.mark.parametrize("receipt, present, flushed", [(None, (), 3), (RECEIPT, (), 4), (None, ("program",), 4)])
@@ -192,7 +192,7 @@ def test_names_are_flushed_together_only_where_nobody_uses_them_yet(
     node.files.make_folders(FOLDER)
     one, other = (ToolkitFile(name, 0o644, content=b"x") for name in ("one", "other"))
     calls.noted.clear()
-    module.install(node, planned(tmp_path, one, other, receipt=receipt, present=present), bool)
+    module.install(node, planned(tmp_path, one, other, receipt=receipt, present=present), lambda: None)
     assert calls.noted.count("fsync") == flushed
     assert calls.noted[-1] == "fsync"
 
@@ -290,10 +290,11 @@ def test_an_edit_between_two_writes_is_found_and_never_lost(
     node: Node, file: EngineFile, earlier: tuple[bytes, ...]
 ) -> None:
     writer = ManagedFileWriter(node, STORE)
-    for content in earlier:
-        writer.write(None, file, content)
+    for attempt in earlier:
+        writer.write(None, file, attempt)
     place(node, PATH).write_bytes(b"theirs")
-    for content in (b"ours", None):
+    wanted: tuple[bytes | None, ...] = (b"ours", None)
+    for content in wanted:
         with pytest.raises(ChangedMeanwhileError) as raised:
             writer.write(None, file, content)
         assert raised.value.path == PATH

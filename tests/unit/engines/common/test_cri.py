@@ -95,7 +95,9 @@ def test_each_handler_is_tried_as_it_was_asked_for(root: Root, child: Child) -> 
     assert child.asked[0][0]["handlers"] == {"nvidia": True}
 
 
-@pytest.mark.parametrize("query", [cri.query_status, cri.query_pods, lambda *of: cri.try_handlers(*of, {})])
+@pytest.mark.parametrize(
+    "query", [cri.query_status, cri.query_pods, lambda root, path, seconds: cri.try_handlers(root, path, seconds, {})]
+)
 def test_an_engine_is_silent_in_the_words_of_whatever_failed(
     root: Root, child: Child, query: Callable[..., object]
 ) -> None:

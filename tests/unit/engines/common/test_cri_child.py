@@ -25,7 +25,7 @@ class Runtime(Channel):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pods: dict[str, tuple[int, str]] = {}
+        self.pods: dict[str, tuple[cri.PodSandboxState, str]] = {}
         self.inhabited: list[str] = []
 
     def version(self, _request: Any) -> Any:
@@ -72,7 +72,11 @@ def test_the_status_is_told_with_the_handlers_names_and_the_verbose_part(runtime
 
 
 def test_a_stopped_pod_counts_only_as_long_as_containers_are_left(runtime: Runtime) -> None:
-    runtime.pods = {"runs": (cri.SANDBOX_READY, ""), "ended": (cri.SANDBOX_NOTREADY, ""), "ends": (1, "")}
+    runtime.pods = {
+        "runs": (cri.SANDBOX_READY, ""),
+        "ended": (cri.SANDBOX_NOTREADY, ""),
+        "ends": (cri.SANDBOX_NOTREADY, ""),
+    }
     runtime.inhabited = ["ends"]
     assert [pod["id"] for pod in pods(runtime)] == ["runs", "ends"]
 

@@ -79,10 +79,10 @@ def test_the_default_that_an_administrator_chose_belongs_to_the_text_that_was_cu
 
 
 def test_our_items_are_appended_to_lists_that_were_there_or_not() -> None:
-    for prior, there in ((ABSENT, b""), (["/a"], b"imports = ['/a']\n")):
-        before = there + BEFORE
-        ours = Ownership((Owned(("imports",), "/ours", prior, item=True),))
-        whole = edit(before, [Set(("imports",), [*([] if prior is ABSENT else prior), "/ours"])])
+    for there in ([], ["/a"]):
+        before = (f"imports = {there}\n".encode() if there else b"") + BEFORE
+        ours = Ownership((Owned(("imports",), "/ours", there or ABSENT, item=True),))
+        whole = edit(before, [Set(("imports",), [*there, "/ours"])])
         assert is_cut_off(whole[:-3], RecordedFile(before, RECORDED.written, ours))
 
 

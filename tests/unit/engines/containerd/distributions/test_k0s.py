@@ -34,9 +34,9 @@ def test_a_file_that_an_operator_wrote_is_none_of_k0s(content: bytes) -> None:
 def test_a_file_that_is_not_there_is_refused_where_k0s_will_write_it_alone() -> None:
     for config in (ROOT, GENERATED):
         with pytest.raises(ConfigurationError, match="k0s has not made it yet") as refused:
-            K0S.layout({}.get, config)
+            K0S.layout(lambda _: None, config)
         assert refused.value.path == ROOT
-    assert K0S.layout({}.get, "/etc/containerd/config.toml") is None
+    assert K0S.layout(lambda _: None, "/etc/containerd/config.toml") is None
 
 
 def test_a_version_that_nobody_knows_is_refused_with_the_managed_file() -> None:

@@ -33,7 +33,7 @@ def test_any_other_file_is_none_of_microk8s(config: str) -> None:
 
 
 def test_without_its_template_there_is_nothing_to_edit() -> None:
-    assert MICROK8S.layout({}.get, f"{CURRENT}/{TEMPLATE}") is None
+    assert MICROK8S.layout(lambda _: None, f"{CURRENT}/{TEMPLATE}") is None
 
 
 def test_a_template_of_a_version_that_nobody_knows_is_refused_by_its_path() -> None:

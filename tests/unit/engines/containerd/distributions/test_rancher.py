@@ -40,10 +40,9 @@ def found(files: Mapping[str, bytes], config: str = CONFIG, distribution: Ranche
     return distribution.layout(files.get, config)
 
 
-def layout(generated: bytes, *, config: str = CONFIG, **files: bytes) -> RancherLayout:
-    """Return the layout where these files lie beside the generated one, by the stems of their names."""
-    beside = {f"{FOLDER}/{name}.toml.tmpl": text for name, text in files.items()}
-    seen = found({CONFIG: generated, **beside}, config)
+def layout(generated: bytes, config: str = CONFIG, *, template: bytes | None = None) -> RancherLayout:
+    """Return the layout of a generated file, beside which the newest template may lie."""
+    seen = found({CONFIG: generated} | ({} if template is None else {NEWEST: template}), config)
     assert isinstance(seen, RancherLayout)
     return seen
 
@@ -162,7 +161,7 @@ def test_where_no_folder_is_imported_a_drop_in_would_not_be_read() -> None:
     "template, method", [(BASE, AdditionMethod.DROP_IN), (b"version = 3\n", AdditionMethod.TEMPLATE)]
 )
 def test_a_template_without_the_base_loses_the_imports_of_the_base(template: bytes, method: AdditionMethod) -> None:
-    seen = layout(MADE_FOR_2, **{"config-v3": template})
+    seen = layout(MADE_FOR_2, template=template)
     assert start(seen, "v2.1.4", {NEWEST: template}) == NextStart(method, 3, NEWEST, base=3)
 
 
