@@ -226,11 +226,11 @@ def made(node: Node, *folders: str) -> Receipt:
 
 
 def test_a_folder_that_no_file_needs_any_more_goes_and_is_forgotten(node: Node, logged: io.StringIO) -> None:
-    receipt = made(node, FOLDER, STORE, "/etc/cdi", "/etc/other/deep", "/etc/used")
+    receipt = made(node, f"{FOLDER}/sub", STORE, "/etc/cdi", "/etc/other/deep", "/etc/used")
     place(node, "/etc/used/theirs").touch()
     left = module.remove_needless_folders(node, receipt, STORE)
     assert names(node, "/etc") == ["used"]
-    assert left.folders == ("/usr/local/nvidia", FOLDER, STORE, "/etc", "/etc/used")
+    assert left.folders == ("/usr/local/nvidia", FOLDER, f"{FOLDER}/sub", STORE, "/etc", "/etc/used")
     assert "event=folder-kept" in logged.getvalue()
 
 
@@ -244,7 +244,9 @@ def test_a_folder_that_another_program_made_anew_is_theirs(node: Node) -> None:
     assert place(node, "/opt/x").is_dir()
 
 
-def test_cleanup_takes_the_receipt_between_the_folders_beside_it_and_those_around_it(node: Node, calls: Calls) -> None:
+def test_cleanup_takes_the_receipt_between_the_folders_beside_it_and_those_around_it(
+    node: Node, calls: Calls, logged: io.StringIO
+) -> None:
     receipt = made(node, f"{FOLDER}/sub", "/etc/cdi")
     store = ReceiptStore(node, "/usr/local/nvidia")
     store.prepare()
@@ -255,6 +257,7 @@ def test_cleanup_takes_the_receipt_between_the_folders_beside_it_and_those_aroun
     )
     module.remove_folders(node, receipt, store)
     assert seen == [(False, True)]
+    assert "event=folder-left" not in logged.getvalue(), "none was tried before its time"
     assert names(node, "/usr/local") == []
     assert not place(node, "/etc").exists()
 

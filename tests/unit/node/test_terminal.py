@@ -120,6 +120,7 @@ def test_a_line_gives_way_to_output_once() -> None:
         line.show("a")
         for _ in range(2):
             StatusLine.make_room()
+            line.clear()
         assert seen() == f"{CLEARED}a{CLEARED}"
     assert StatusLine.shown_now is None
 

@@ -123,7 +123,7 @@ def test_engines_are_reverted_in_reverse_and_before_the_toolkit(installed: Insta
     assert places[-1] < said.index("event=toolkit-removed")
 
 
-def test_one_engine_that_fails_keeps_no_other_from_being_reverted_and_the_receipt_stays(
+def test_an_engine_that_fails_keeps_no_other_from_its_revert_and_keeps_the_receipt(
     installed: Installed, logged: io.StringIO
 ) -> None:
     installed.place(FILES[EngineName.CONTAINERD]).write_bytes(b"version = = 2\n")
@@ -157,6 +157,13 @@ def test_a_toolkit_that_a_file_still_names_stays_with_its_whole_record(installed
     assert kept is not None
     assert (kept.state, len(kept.engines), kept.toolkit_files) == (State.REVERTING, 2, (PROGRAM,))
     assert all(map(installed.is_as_before, FILES))
+
+
+def test_a_record_without_engines_is_one_of_a_begun_revert_as_well(installed: Installed) -> None:
+    installed.put("/etc/other/c.toml", f'path = "{FOLDER}/{PROGRAM}"\n'.encode())
+    receipt = msgspec.structs.replace(installed.receipt, engines=(), specifications=())
+    assert installed.revert(receipt, known=("/etc/other/c.toml",)).recorded
+    assert installed.store.load() == msgspec.structs.replace(receipt, state=State.REVERTING)
 
 
 def test_a_toolkit_that_anothers_specification_names_stays_without_a_record(installed: Installed) -> None:

@@ -53,15 +53,13 @@ def child(monkeypatch: pytest.MonkeyPatch) -> Child:
     return made
 
 
-def test_the_child_is_asked_beneath_the_nodes_root_and_given_more_time_than_the_engine(
-    root: Root, child: Child
-) -> None:
+def test_the_child_is_asked_beneath_the_nodes_root_and_gets_more_than_the_engine(root: Root, child: Child) -> None:
     child.answers(STATUS)
     assert cri.query_status(root, PATH, 3.0) == CriStatus("containerd", "v2.1.4", frozenset({"", "nvidia"}), {})
     ((asked, seconds),) = child.asked
     folder = f"{root.folder}/run"
     assert asked == {"what": "status", "folder": folder, "name": "c.sock", "seconds": 3.0, "handlers": None}
-    assert seconds > 6.0, "the two calls of a status, and the child's start"
+    assert seconds == 6.0 + cri._START_SECONDS, "the two calls of a status, and the child's start"
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_no_request_keeps_a_folder_from_being_unmounted(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("_back")
-def test_who_serves_no_socket_is_said_in_grpcs_words_and_a_missing_folder_in_the_systems(tmp_path: Path) -> None:
+def test_an_absent_socket_is_said_in_grpcs_words_a_missing_folder_in_the_systems(tmp_path: Path) -> None:
     assert ask(tmp_path)["said"].startswith("UNAVAILABLE: ")
     assert ask(tmp_path / "gone") == {"said": "No such file or directory"}
 

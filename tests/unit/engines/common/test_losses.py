@@ -66,12 +66,12 @@ def test_without_a_record_of_its_content_no_file_is_cut_off() -> None:
         assert not is_cut_off(begun, recorded)
 
 
-def test_a_file_that_cannot_be_edited_as_toml_is_cut_off_in_the_middle_of_a_line_alone() -> None:
+def test_a_file_that_is_no_toml_is_cut_off_in_the_middle_of_a_line_alone() -> None:
     assert losses.is_cut_off(BEFORE[:10], RECORDED, None)
     assert not losses.is_cut_off(b"version = 2\n", RECORDED, None)
 
 
-def test_the_default_that_an_administrator_chose_belongs_to_the_text_that_was_cut_off() -> None:
+def test_the_default_that_an_administrator_chose_belongs_to_the_text_cut_off() -> None:
     chosen = [Set(("plugins", "cri", "default"), "crun")]
     begun = edit(BEFORE, [*(Set(each.path, each.ours) for each in OURS.keys), *chosen])[:-5]
     assert is_cut_off(begun, chosen=chosen)

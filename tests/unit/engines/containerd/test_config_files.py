@@ -52,6 +52,14 @@ def test_files_are_read_level_by_level_and_each_once(files: Reader) -> None:
     assert read(files, "/etc/c/b.toml", "/etc/c/a.toml", "/etc/c/b.toml") == (order, [])
 
 
+def test_what_earlier_files_import_comes_before_what_later_ones_do(files: Reader) -> None:
+    for name, imported in (("a", "z"), ("b", "y")):
+        put(files, f"/etc/c/{name}.toml", f"/etc/c/{imported}.toml")
+        put(files, f"/etc/c/{imported}.toml")
+    order = [f"/etc/c/{name}.toml" for name in "abzy"]
+    assert read(files, "/etc/c/a.toml", "/etc/c/b.toml") == (order, [])
+
+
 def test_a_pattern_is_read_in_the_order_of_names_and_relative_to_its_own_file(files: Reader) -> None:
     put(files, "/etc/c/conf.d/20.toml", "../other/*.toml")
     put(files, "/etc/c/conf.d/10.toml")
@@ -71,7 +79,7 @@ def test_a_relative_path_without_a_wildcard_is_found_by_every_release(files: Rea
     assert [(each.path, each.by_relative_pattern) for each in found] == [("/etc/c/a.toml", False)]
 
 
-def test_a_missing_file_is_told_with_its_importer_unless_a_pattern_or_our_drop_in_names_it(files: Reader) -> None:
+def test_a_missing_file_is_told_unless_a_pattern_or_our_drop_in_names_it(files: Reader) -> None:
     put(files, "/etc/c/a.toml", "/gone.toml")
     assert read(files, "/etc/c/a.toml", "/none/*.toml") == (["/etc/c/a.toml"], [("/etc/c/a.toml", "/gone.toml")])
     assert read(files, "/ours.toml", drop_in="/ours.toml") == ([], [])
@@ -161,6 +169,7 @@ def test_a_name_matches_itself_with_stars_wherever_they_stand(name: str, cuts: s
     [
         ("/c/*.toml", "/c/a.toml", True),
         ("/c/*.toml", "/c/d/a.toml", False),
+        ("/c/*", "/c/d/a.toml", False),
         ("/*/a.toml", "/c/a.toml", True),
         ("/c/[a].toml", "/c/[a].toml", True),
         ("/c/[a].toml", "/c/a.toml", False),  # without a star it is no pattern

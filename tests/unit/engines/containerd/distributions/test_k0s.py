@@ -12,7 +12,7 @@ MANAGED = b"# k0s_managed=true\nversion = 3\n"
 
 
 @pytest.mark.parametrize("config", [ROOT, GENERATED], ids=["its own", "the generated one"])
-def test_the_drop_in_is_beside_the_managed_file_whichever_containerd_was_started_with(config: str) -> None:
+def test_the_drop_in_is_beside_the_managed_file_whichever_was_started_with(config: str) -> None:
     layout = K0S.layout({ROOT: MANAGED, GENERATED: b"version = 2\n"}.get, config)
     assert layout is not None
     assert (layout.generated, layout.source, layout.version) == (ROOT, GENERATED, 3)
