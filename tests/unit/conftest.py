@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+import signal
 from collections.abc import Iterator
 
 import pytest
 import structlog
 
 from toolkit_installer import log
+from toolkit_installer.node import signals
 from toolkit_installer.settings import LogFormat
 
 
@@ -19,3 +21,13 @@ def logged() -> Iterator[io.StringIO]:
     log.configure(LogFormat.LOGFMT, debug=False, stream=stream)
     yield stream
     structlog.reset_defaults()
+
+
+@pytest.fixture
+def blocked() -> Iterator[None]:
+    """Hold the signals back that the program handles, as it does by itself; none is left pending."""
+    old = signal.pthread_sigmask(signal.SIG_BLOCK, signals.HANDLED)
+    yield
+    while signals.take_signal() is not None:
+        pass
+    signal.pthread_sigmask(signal.SIG_SETMASK, old)

@@ -5,14 +5,18 @@ from __future__ import annotations
 import dataclasses
 import io
 import os
+import re
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
+from unittest import mock
 
 import msgspec
 import pytest
 
+from tests.support.terminal import CLEARED, Clock, terminal
 from toolkit_installer import log
 from toolkit_installer.applying import reload
 from toolkit_installer.applying.reload import NotServedError, Switch, Switcher, WaitReport
@@ -33,7 +37,7 @@ from toolkit_installer.node.processes import Process, ProcessGoneError, inspect_
 from toolkit_installer.node.programs import ProgramError
 from toolkit_installer.node.signals import SignalCollector, Stopped
 from toolkit_installer.reporting.metrics import MetricsReport
-from toolkit_installer.settings import EngineName, ReloadMode
+from toolkit_installer.settings import EngineName, LogFormat, ReloadMode
 
 PATH = "/etc/engine.conf"
 OLD, NEW = b"old\n", b"new\n"
@@ -536,3 +540,42 @@ def test_an_engine_that_ends_after_its_callers_is_seen_to_return(
     work = switcher(node, seconds=60)
     work.make(switch(player, CALLED, last_resort=last_resort), interruptible=False)
     assert (restarts.calls, work.left_to_systemd, player.read) == (1, [], NEW)
+
+
+def lines_of(capsys: pytest.CaptureFixture[str]) -> list[str]:
+    return [line.partition(" ")[2] for line in capsys.readouterr().err.splitlines()]
+
+
+def test_waiting_for_an_engine_is_shown_with_the_time_and_gives_way_to_log_lines() -> None:
+    clock = Clock()
+    with terminal() as seen, mock.patch.dict(os.environ, {"TERM": "xterm", "COLUMNS": "100"}):
+        log.configure(None, debug=False, stream=sys.stderr)
+        patience = WaitReport("docker", clock)
+        clock.now += 0.25
+        patience.tick()
+        assert seen() == "", "most engines are quicker"
+        clock.now += 0.5
+        patience.tick()
+        assert seen() == f"{CLEARED}| Waiting for docker to serve its configuration, 0 s"
+        clock.now += 2.5
+        patience.tick()
+        patience.tick()
+        shown = f"{CLEARED}/ Waiting for docker to serve its configuration, 3 s"
+        assert seen().endswith(shown)
+        log.get().info("A line", key="a-line")
+        patience.line.clear()
+        assert re.fullmatch(r".*, 3 s\r\x1b\[K[^\r]*A line.*\r?\n", seen(), re.DOTALL)
+
+
+def test_elsewhere_a_line_comes_every_five_seconds(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    log.configure(LogFormat.LOGFMT, debug=False, stream=sys.stderr)
+    patience = WaitReport("docker", clock)
+    told = []
+    for _ in range(11):
+        clock.now += 1
+        patience.tick()
+        told += lines_of(capsys)
+    line = 'level=info msg="Waiting for the engine to serve its configuration" event=waiting-for-handlers '
+    assert told == [f"{line}engine=docker seconds=5", f"{line}engine=docker seconds=10"]
+    assert patience.elapsed() == 11

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
-from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -218,35 +215,3 @@ def test_a_person_does_not_use_up_what_a_pod_may_do(tmp_path: Path, monkeypatch:
         budget.spend()
     monkeypatch.setattr(terminal, "is_started_by_person", lambda: False)
     assert possible(budget) == 3
-
-
-def in_a_terminal(work: Callable[[], bool], *, below_a_shell: bool) -> bool:
-    """Return what `work` says in a process of a new terminal, which leads its session or is a shell's child."""
-    pid, terminal = pty.fork()
-    if pid == 0:
-        code = 99
-        try:
-            if below_a_shell and (child := os.fork()):
-                code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-            else:
-                code = 0 if work() else 1
-        finally:
-            os._exit(code)
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    os.close(terminal)
-    assert code in (0, 1)
-    return code == 0
-
-
-def test_a_person_is_told_from_a_container_with_a_terminal() -> None:
-    assert in_a_terminal(terminal.is_started_by_person, below_a_shell=True)
-    assert not in_a_terminal(terminal.is_started_by_person, below_a_shell=False)
-
-
-def test_without_a_terminal_nobody_is_taken_for_a_person() -> None:
-    def redirected() -> bool:
-        nowhere = os.open(os.devnull, os.O_RDWR)
-        os.dup2(nowhere, 0)
-        return terminal.is_started_by_person()
-
-    assert not in_a_terminal(redirected, below_a_shell=True)

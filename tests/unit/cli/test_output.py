@@ -10,7 +10,6 @@ import pathlib
 import pty
 import subprocess
 import sys
-import threading
 
 import pytest
 from hypothesis import given
@@ -20,7 +19,6 @@ from toolkit_installer.cli import commands, output
 from toolkit_installer.cli.output import DiffLine, OutputError
 from toolkit_installer.documents import diff
 from toolkit_installer.errors import ExitCode
-from toolkit_installer.node import terminal
 from toolkit_installer.settings import Program
 
 PACKAGE = pathlib.Path(output.__file__).parents[1]
@@ -191,23 +189,6 @@ def test_a_traceback_gives_a_terminal_no_orders(
     assert "Traceback" in error
     assert error.replace("\n", "").replace("\t", "").isprintable()
     assert "=hunter2" not in error
-
-
-def test_a_pipe_that_does_not_block_gets_all_of_the_answer() -> None:
-    reader, writer = os.pipe()
-    os.set_blocking(writer, False)
-    got: list[bytes] = []
-
-    def read() -> None:
-        with os.fdopen(reader, "rb") as stream:
-            got.append(stream.read())
-
-    thread = threading.Thread(target=read)
-    with os.fdopen(writer, "w") as stream:
-        threading.Timer(0.1, thread.start).start()
-        terminal.write(stream, "x" * 1_000_000, patient=True)
-    thread.join(10)
-    assert got == [b"x" * 1_000_000]
 
 
 def test_lines_are_broken_below_their_first_word_on_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import socket
@@ -50,12 +49,6 @@ def test_a_client_that_cannot_start_or_is_cut_off_is_an_engine_that_is_silent(
     monkeypatch.setattr(cri._CHILD, "ask", ask)
     with pytest.raises(EngineSilentError):
         get_adapter(engine).ask(node, PATH, 1)
-
-
-def test_a_configuration_that_is_nested_too_deeply_is_none(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = {"name": "containerd", "version": "v2.1.4", "handlers": [], "info": {"config": "[" * 5000}}
-    monkeypatch.setattr(cri._CHILD, "ask", lambda *_: json.dumps({"answer": answer}).encode())
-    assert cri.query_status(node.root, PATH, 1).config == {}
 
 
 @pytest.mark.parametrize("engine", registry.names())

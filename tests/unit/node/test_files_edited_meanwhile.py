@@ -6,45 +6,22 @@ import errno
 import hashlib
 import os
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
+from tests.unit.node.etc_folder import PATH, names, place, present
 from tests.unit.noted_calls import Calls
 from toolkit_installer.node.files import KEPT_SUFFIX, ChangedMeanwhileError, Files, Recovered, swap_name
-from toolkit_installer.node.reading import Found
-from toolkit_installer.node.root import NodeError, Root
+from toolkit_installer.node.root import NodeError
 from toolkit_installer.node.writing import own_metadata, temporary_name
 
-PATH = "/etc/daemon.json"
 OLD, NEW, THEIRS = b'{"old": 1}', b'{"new": 2}', b'{"own": 3}'
 
 
 @pytest.fixture
-def calls() -> Calls:
-    return Calls()
-
-
-@pytest.fixture
-def files(tmp_path: Path, calls: Calls) -> Files:
-    (tmp_path / "etc").mkdir()
-    files = Files(Root(str(tmp_path)), calls)
+def files(files: Files) -> Files:
     place(files).write_bytes(OLD)
     return files
-
-
-def place(files: Files, name: str = "daemon.json") -> Path:
-    return Path(files.root.outside(PATH)).with_name(name)
-
-
-def present(files: Files) -> Found:
-    found = files.read_file(PATH)
-    assert found is not None
-    return found
-
-
-def names(files: Files) -> list[str]:
-    return sorted(os.listdir(place(files).parent))
 
 
 def in_place(files: Files) -> None:
@@ -293,48 +270,3 @@ def test_what_waits_at_the_name_of_the_exchange_is_not_overwritten(files: Files)
         files.replace(PATH, NEW, own_metadata(0o600), present(files))
     assert place(files, swap_name("daemon.json")).read_bytes() == THEIRS
     assert place(files).read_bytes() == OLD
-
-
-# --- folders -----------------------------------------------------------------------------------------------------
-
-
-def test_a_folder_that_we_made_is_known_as_ours_without_any_record(files: Files) -> None:
-    place(files, "theirs").mkdir()
-    files.make_folders("/etc/theirs/a/b")
-    assert files.folders_of_ours("/etc/theirs/a/b/c") == ("/etc/theirs/a", "/etc/theirs/a/b", "/etc/theirs/a/b/c")
-    assert files.folders_of_ours("/etc/theirs") == ()
-
-
-def test_a_folder_beneath_one_of_somebody_elses_is_not_taken_for_a_chain_of_ours(files: Files) -> None:
-    files.make_folders("/etc/ours")
-    place(files, "ours").joinpath("theirs").mkdir()
-    assert files.folders_of_ours("/etc/ours/theirs/new") == ("/etc/ours/theirs/new",)
-
-
-@pytest.mark.parametrize("error", [errno.EOPNOTSUPP, errno.EPERM])
-def test_a_file_system_without_attributes_is_no_reason_to_fail(files: Files, calls: Calls, error: int) -> None:
-    calls.errors["setxattr"] = error
-    assert files.make_folders("/etc/a") == ("/etc/a",)
-    assert files.folders_of_ours("/etc/a") == ()
-
-
-def test_a_folder_that_somebody_else_makes_meanwhile_is_not_ours(files: Files, calls: Calls) -> None:
-    calls.before["rename_new"] = lambda: place(files, "a").mkdir()
-    assert files.make_folders("/etc/a") == ()
-    assert names(files) == ["a", "daemon.json"]
-
-
-def test_a_folder_appears_with_its_mode_and_its_mark_at_once(files: Files, calls: Calls) -> None:
-    modes = []
-    calls.before["rename_new"] = lambda: modes.append(place(files, temporary_name("a")).stat().st_mode & 0o777)
-    files.make_folders("/etc/a", 0o700)
-    assert modes == [0o700]
-    assert calls.noted[-4:] == ["setxattr", "fsync", "rename_new", "fsync"]
-
-
-def test_an_unfinished_folder_of_a_killed_run_is_made_anew_or_removed(files: Files) -> None:
-    place(files, temporary_name("a")).mkdir()
-    assert files.make_folders("/etc/a") == ("/etc/a",)
-    place(files, temporary_name("a")).mkdir()
-    assert files.remove_folder("/etc/a") is True
-    assert names(files) == ["daemon.json"]

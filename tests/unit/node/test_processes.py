@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import os
 import signal
@@ -20,104 +19,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node import processes, sockets, trust
+from toolkit_installer.node import processes, trust
 from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.processes import ProcessGoneError
 from toolkit_installer.node.root import Root
 from toolkit_installer.node.trust import TrustLevel
-
-SOCKET = "/run/engine.sock"
-
-# Listens, says "ready", and hands each connection to a child, as a socket-activated engine gets its own: the child
-# answers, so that the socket's creator and the process that speaks are two.
-SERVER = """
-import os, socket, sys
-how, path = sys.argv[1:]
-os.chdir(os.path.dirname(path))
-listener = socket.socket(socket.AF_UNIX)
-listener.bind(os.path.basename(path))
-listener.listen()
-child = os.fork()
-if child == 0:
-    import ctypes; ctypes.CDLL(None).prctl(1, 9)
-    while True:
-        connection, _ = listener.accept()
-        if how == "greets":
-            connection.sendall(b"hello")
-        elif how == "answers" and connection.recv(100):
-            connection.sendall(b"HTTP/1.0 200 OK")
-        elif how == "closes":
-            connection.recv(100)
-            connection.close()
-            continue
-        connection.recv(100)
-print(os.getpid(), child, flush=True)
-sys.stdin.read()
-os.kill(child, 9)
-"""
-
-
-@pytest.fixture
-def root(tmp_path: Path) -> Root:
-    folder = tmp_path / ("deep" * 30)  # longer than a socket's address may be
-    (folder / "run").mkdir(parents=True)
-    return Root(str(folder))
-
-
-@dataclasses.dataclass(frozen=True)
-class Served:
-    creator: int
-    speaker: int
-
-
-@pytest.fixture
-def served(root: Root, request: pytest.FixtureRequest) -> Iterator[Served]:
-    command = [sys.executable, "-I", "-S", "-c", SERVER, request.param, root.outside(SOCKET)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as server:
-        assert server.stdout is not None
-        creator, speaker = map(int, server.stdout.readline().split())
-        yield Served(creator, speaker)
-
-
-@pytest.fixture
-def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sockets, "_ANSWER_SECONDS", 0.2)
-
-
-@pytest.mark.parametrize("served", ["greets"], indirect=True)
-def test_a_greeting_names_who_speaks_and_not_who_made_the_socket(root: Root, served: Served) -> None:
-    assert sockets.find_responding_peer(root, SOCKET, b"") == (served.speaker, os.geteuid())
-
-
-@pytest.mark.parametrize("served", ["answers"], indirect=True)
-def test_an_answer_names_who_speaks_and_not_who_made_the_socket(root: Root, served: Served) -> None:
-    assert sockets.find_responding_peer(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") == (served.speaker, os.geteuid())
-
-
-@pytest.mark.usefixtures("_impatient")
-@pytest.mark.parametrize("served", ["is silent"], indirect=True)
-def test_who_is_silent_by_nature_is_named_by_the_socket(root: Root, served: Served) -> None:
-    assert sockets.find_responding_peer(root, SOCKET, b"") == (served.creator, os.geteuid())
-
-
-@pytest.mark.usefixtures("_impatient")
-@pytest.mark.parametrize("served", ["is silent"], indirect=True)
-def test_who_was_asked_and_is_silent_does_not_serve(root: Root, served: Served) -> None:
-    assert served.creator > 0
-    assert sockets.find_responding_peer(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") is None
-
-
-def test_nobody_is_behind_a_socket_that_is_not_there_or_stale(root: Root) -> None:
-    assert sockets.find_responding_peer(root, SOCKET, b"") is None
-    Path(root.outside(SOCKET)).write_text("no socket at all")
-    assert sockets.find_responding_peer(root, SOCKET, b"") is None
-
-
-@pytest.mark.parametrize("served", ["closes"], indirect=True)
-def test_who_hangs_up_without_an_answer_does_not_serve(root: Root, served: Served) -> None:
-    # the socket would name its creator, which is systemd for a socket-activated engine
-    assert served.creator > 0
-    assert sockets.find_responding_peer(root, SOCKET, b"GET /_ping HTTP/1.0\r\n\r\n") is None
 
 
 @pytest.fixture

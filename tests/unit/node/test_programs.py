@@ -20,7 +20,7 @@ from toolkit_installer.node.calls import SystemCalls
 from toolkit_installer.node.programs import ProgramError, Programs, ProgramTimeoutError
 from toolkit_installer.node.root import Root
 from toolkit_installer.node.services import Services
-from toolkit_installer.node.signals import SignalCollector, Stopped
+from toolkit_installer.node.signals import Stopped
 
 PYTHON = (sys.executable, "-I", "-S", "-c")
 
@@ -279,42 +279,11 @@ def test_a_node_without_systemctl_knows_no_unit_and_says_so_at_a_restart(tmp_pat
         services.restart("docker.service", seconds=1)
 
 
-# --- signals ---
-
-
-@pytest.mark.usefixtures("blocked")
-class TestAttention:
-    @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGQUIT])
-    def test_a_request_to_stop_waits_for_the_next_safe_point(self, number: signal.Signals) -> None:
-        attention = SignalCollector()
-        attention.raise_if_stopped()
-        signal.pthread_kill(threading.get_ident(), number)
-        with pytest.raises(Stopped, match=number.name):
-            attention.raise_if_stopped()
-        assert attention.stop is number
-
-    def test_a_request_to_look_again_is_remembered_and_stops_nothing(self) -> None:
-        attention = SignalCollector()
-        signal.pthread_kill(threading.get_ident(), signal.SIGHUP)
-        attention.raise_if_stopped()
-        assert (attention.again, attention.stop) == (True, None)
-
-    def test_both_at_once_are_both_remembered(self) -> None:
-        attention = SignalCollector()
-        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
-        signal.pthread_kill(threading.get_ident(), signal.SIGHUP)
-        attention.take_pending()
-        attention.take_pending()
-        assert (attention.again, attention.stop) == (True, signal.SIGTERM)
-
-    def test_waiting_ends_at_once_for_a_request_to_stop(self) -> None:
-        attention = SignalCollector()
-        signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
-        began = time.monotonic()
-        attention.take_pending(30)
-        assert time.monotonic() - began < 5
-
-    def test_waiting_ends_in_time_without_any_signal(self) -> None:
-        attention = SignalCollector()
-        attention.take_pending(0.01)
-        assert (attention.again, attention.stop) == (False, None)
+def test_the_time_goes_on_while_a_program_of_the_node_runs() -> None:
+    ticks: list[None] = []
+    with programs.report_progress(lambda: ticks.append(None)):
+        programs.run(["/bin/sleep", "0.7"], seconds=10)
+    assert ticks
+    number = len(ticks)
+    programs.run(["/bin/sleep", "0.5"], seconds=10)
+    assert len(ticks) == number

@@ -12,10 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from toolkit_installer.documents.changes import ABSENT, is_same
 from toolkit_installer.engines import registry
 from toolkit_installer.engines.api import DesiredFile, EngineFile, get_adapter
-from toolkit_installer.engines.ownership import Owned, Ownership
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.node.node import Node
 from toolkit_installer.node.reading import FileIdentity, Found, Metadata
@@ -259,7 +257,9 @@ def test_a_field_that_is_missing_is_refused(place: Place) -> None:
 
 
 def test_the_first_original_of_a_file_is_recorded_beside_a_later_one() -> None:
-    docker, older, later = get_adapter(EngineName.DOCKER), FOUND, msgspec.structs.replace(FOUND, content=b"later")
+    docker = get_adapter(EngineName.DOCKER)
+    older = Found("/etc/x", b"text", Metadata(0o640, 7, 8), FileIdentity(1, 2, 3, 4, 5))
+    later = msgspec.structs.replace(older, content=b"later")
 
     def recorded(found: Found, previous: FileRecord | None) -> FileRecord:
         wanted = DesiredFile(EngineFile("r", "/etc/x", found), found.content, b"text")
@@ -307,68 +307,3 @@ def test_a_receipt_nested_beyond_reason_is_refused() -> None:
 def test_a_receipt_without_a_schema_number_is_damaged(schema: Any) -> None:
     with pytest.raises(ConfigurationError, match="has no schema number"):
         receipt.decode(json.dumps(body() | {"schema": schema}).encode())
-
-
-# --- between records and planning ---
-
-JSON_VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | TEXTS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS, inner, max_size=3),
-    max_leaves=6,
-)
-TOML_VALUES = st.recursive(
-    st.booleans() | st.integers(-(2**62), 2**62) | TEXTS.filter(lambda text: "\r" not in text),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXTS.filter(str.isalnum), inner, max_size=3),
-    max_leaves=6,
-)
-FOUND = Found("/etc/x", b"text", Metadata(0o640, 7, 8, (("user.a", b"1"),)), FileIdentity(1, 2, 3, 4, 5))
-
-
-@settings(max_examples=60)
-@pytest.mark.parametrize("name, values", [(EngineName.DOCKER, JSON_VALUES), (EngineName.CONTAINERD, TOML_VALUES)])
-@given(data=st.data())
-def test_what_is_remembered_is_what_was_recorded(
-    name: EngineName, values: st.SearchStrategy[Any], data: st.DataObject
-) -> None:
-    engine = get_adapter(name)
-    owned = st.builds(Owned, path=tuples(TEXTS), ours=values, prior=st.just(ABSENT) | values, item=st.booleans())
-    ownership = Ownership(tuple(data.draw(st.lists(owned, max_size=3))), tuple(data.draw(st.lists(owned, max_size=2))))
-    goal = DesiredFile(EngineFile("role", "/etc/x", None), b"base", b"target", ownership)
-    record = file_records.build_record(engine, goal, FOUND, None, [b"target", b"transitional", None])
-    remembered = file_records.to_recorded_file(engine, record, b"base")
-    assert remembered.before == b"base"
-    assert remembered.written == {file_records.digest_of(b"target"), file_records.digest_of(b"transitional")}
-    for ours, theirs in (
-        (ownership.keys, remembered.ownership.keys),
-        (ownership.created, remembered.ownership.created),
-    ):
-        assert [(key.path, key.item) for key in ours] == [(key.path, key.item) for key in theirs]
-        assert all(is_same(left.ours, right.ours) for left, right in zip(ours, theirs, strict=True))
-        for left, right in zip(ours, theirs, strict=True):
-            assert (left.prior is ABSENT) == (right.prior is ABSENT)
-            assert left.prior is ABSENT or is_same(left.prior, right.prior)
-
-
-def test_the_record_keeps_the_metadata_of_what_stood_there() -> None:
-    record = file_records.build_record(
-        get_adapter(EngineName.DOCKER), DesiredFile(EngineFile("r", "/etc/x", None), b"base", b"t"), FOUND, None, [b"t"]
-    )
-    assert record.before == OriginalFile(file_records.digest_of(b"base"), 0o640, 7, 8, (("user.a", b"1"),))
-
-
-def test_a_file_that_was_not_there_has_no_before() -> None:
-    record = file_records.build_record(
-        get_adapter(EngineName.DOCKER), DesiredFile(EngineFile("r", "/etc/x", None), None, b"t"), None, None, [b"t"]
-    )
-    assert record.before is None
-
-
-def test_our_last_version_stays_known_until_it_is_replaced() -> None:
-    docker = get_adapter(EngineName.DOCKER)
-    first = file_records.build_record(
-        docker, DesiredFile(EngineFile("r", "/etc/x", None), b"base", b"text"), FOUND, None, [b"text"]
-    )
-    second = file_records.build_record(
-        docker, DesiredFile(EngineFile("r", "/etc/x", None), b"base", b"new"), FOUND, first, [b"new"]
-    )
-    assert set(second.written) == {file_records.digest_of(b"text"), file_records.digest_of(b"new")}

@@ -16,7 +16,6 @@ from tests.support.api_server import DAEMON_SET, DAEMON_SET_PATH, NODE, NODE_PAT
 from toolkit_installer import log
 from toolkit_installer.errors import ConfigurationError
 from toolkit_installer.events import Event, EventKind, publish
-from toolkit_installer.kubernetes import client, node_client
 from toolkit_installer.kubernetes.node_state import ConditionReason, NodeState
 from toolkit_installer.node import machine, signals
 from toolkit_installer.receipt.schema import Receipt, State
@@ -218,17 +217,6 @@ def test_after_a_boot_an_api_server_that_stays_away_keeps_nobody_waiting_for_lon
     told.begin(INSTALLED)
     assert sum(pauses) == pytest.approx(15)
     assert told.has_pending_report
-
-
-def test_what_a_question_needs_is_imported_before_its_time_begins(
-    server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now = [0.0]
-    monkeypatch.setattr(node_client, "monotonic", lambda: now[0])
-    monkeypatch.setattr(client, "prepare", lambda: now.__setitem__(0, now[0] + 60.0))  # on a busy node
-    told = report(server, stopping=False, retaint=False)
-    told._api.begin(5.0)
-    assert told._api._seconds() == 5.0
 
 
 def test_a_taint_that_only_asks_to_prefer_other_nodes_needs_no_toleration(server: Server) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import functools
 import itertools
 import json
-import re
 from collections.abc import Callable
 from typing import Any, cast
 
 import grpc
 import pytest
 
+from tests.unit.engines.common.cri_channel import Channel, Refusal
 from toolkit_installer.engines.common import canaries, cri_canary, cri_child
 from toolkit_installer.engines.common import cri_pb2 as cri
 
@@ -20,22 +20,11 @@ NAME = "toolkit-installer-canary"
 DONE = {"faults": {}, "unknown": ""}
 
 
-class Refusal(grpc.RpcError):  # type: ignore[misc]  # gRPC has no types
-    def __init__(self, code: grpc.StatusCode, details: str) -> None:
-        super().__init__()
-        self._code, self._details = code, details
-
-    def code(self) -> grpc.StatusCode:
-        return self._code
-
-    def details(self) -> str:
-        return self._details
-
-
-class Runtime:
+class Runtime(Channel):
     """A CRI with pods and containers; `pause` is told of each pod, as containerd does, or of itself, as CRI-O does."""
 
     def __init__(self, *, of_pods: bool) -> None:
+        super().__init__()
         self.of_pods = of_pods
         self.pause: object = PAUSE
         self.pods: dict[str, Any] = {}
@@ -46,24 +35,7 @@ class Runtime:
         self.started: list[str] = []
         self.exited: tuple[int, str] | None = None
         """The status and the words with which containers end at once."""
-        self.refuses: Callable[[str, Any], Refusal | None] = lambda _method, _request: None
         self._numbers = itertools.count(1)
-
-    def unary_unary(
-        self, path: str, request_serializer: Callable[[Any], bytes], response_deserializer: Callable[[bytes], Any]
-    ) -> Callable[..., Any]:
-        service, method = path.strip("/").split("/")
-        assert service == "runtime.v1.RuntimeService"
-
-        def call(request: Any, timeout: float) -> Any:
-            assert timeout > 0
-            received = type(request).FromString(request_serializer(request))
-            if (refusal := self.refuses(method, received)) is not None:
-                raise refusal
-            answer = getattr(self, re.sub(r"(?<!^)(?=[A-Z])", "_", method).lower())
-            return response_deserializer(answer(received).SerializeToString())
-
-        return call
 
     def list_pod_sandbox(self, request: Any) -> Any:
         wanted = dict(request.filter.label_selector)

@@ -14,7 +14,7 @@ import requests.exceptions
 import urllib3.exceptions
 
 from toolkit_installer.engines.api import EngineSilentError
-from toolkit_installer.engines.common import cri, serving
+from toolkit_installer.engines.common import serving
 from toolkit_installer.engines.common.serving import SILENCE, NoAnswerError
 from toolkit_installer.engines.docker import client as docker
 from toolkit_installer.node import processes
@@ -23,7 +23,6 @@ from toolkit_installer.settings import EngineName
 
 REFUSED = ConnectionRefusedError(errno.ECONNREFUSED, "Connection refused")
 POOL: Any = "UnixHTTPConnectionPool(host='localhost', port=None)"
-NOBODY = "UNAVAILABLE: failed to connect to all addresses; last error: UNAVAILABLE: unix:it.sock: "
 SOCKET = "/run/docker.sock"
 
 
@@ -53,21 +52,6 @@ def listening(tmp_path: Path) -> Iterator[socket.socket]:
 )
 def test_an_error_that_libraries_have_wrapped_is_said_in_words(error: BaseException, words: str) -> None:
     assert serving.describe_error(error, urllib3.exceptions.TimeoutError) == words
-
-
-@pytest.mark.parametrize(
-    "said, words",
-    [
-        (f"{NOBODY}connect failed: addr: unix:it.sock error: Connection refused", "Connection refused"),
-        (f"{NOBODY}recvmsg:Connection reset by peer (104)", "Connection reset by peer"),
-        ("DEADLINE_EXCEEDED: Deadline Exceeded", SILENCE),
-        ("UNAVAILABLE: server is not initialized yet", "UNAVAILABLE: server is not initialized yet"),
-        ("UNIMPLEMENTED: unknown service runtime.v1", "UNIMPLEMENTED: unknown service runtime.v1"),
-    ],
-    ids=["refused", "reset", "too late", "the engine's own", "no CRI"],
-)
-def test_grpcs_messages_about_a_socket_are_reworded_and_the_engines_are_kept(said: str, words: str) -> None:
-    assert cri.simplify_error(said) == words
 
 
 def test_a_dockerd_that_accepts_and_says_nothing_is_said_to_be_late(tmp_path: Path, listening: socket.socket) -> None:

@@ -15,7 +15,7 @@ from toolkit_installer.documents.changes import Set, Table, is_same, lookup
 from toolkit_installer.engines.api import DesiredState, EngineFile
 from toolkit_installer.engines.containerd import templates
 from toolkit_installer.engines.containerd.config import ContainerdSources
-from toolkit_installer.engines.containerd.distributions.rancher import DETECTION, template_version
+from toolkit_installer.engines.containerd.distributions.rancher import DETECTION
 from toolkit_installer.engines.containerd.engine import Containerd
 from toolkit_installer.engines.containerd.inspection import DROP_IN_ROLE as PLAIN_DROP_IN_ROLE
 from toolkit_installer.engines.containerd.inspection import ROOT_ROLE, ContainerdInspection, DistributionInspection
@@ -351,12 +351,6 @@ def test_the_old_kind_of_default_is_written_in_version_1_or_reported_as_unused()
         written = lookup(toml_document.parse(target(goals, DROP_IN_ROLE)), (*place.default[:-1], "default_runtime"))
         assert (goals.default is None) == bool(written) == (version == 1)
         assert any("--use-legacy-config is not used" in note for note in goals.notes) == (version != 1)
-
-
-def test_a_template_of_a_version_that_nobody_knows_is_refused_with_its_file() -> None:
-    with pytest.raises(ConfigurationError, match="of version 7") as raised:
-        template_version("/c/config.toml.tmpl", b"version = 7\n", 2)
-    assert raised.value.path == "/c/config.toml.tmpl"
 
 
 def test_a_type_that_is_wrong_in_what_a_distribution_made_is_refused_and_no_bug() -> None:

@@ -10,16 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from toolkit_installer.documents import json_document
-from toolkit_installer.documents.changes import ABSENT, Path, Remove, Set, apply_changes, is_same, lookup
-from toolkit_installer.engines.api import EngineFile, Inspection, RecordedFile
+from toolkit_installer.documents.changes import Path, Remove, Set, apply_changes, is_same, lookup
 from toolkit_installer.engines.docker import config as docker_config
-from toolkit_installer.engines.docker.engine import Docker
 from toolkit_installer.engines.ownership import Ownership, list_low_level_runtimes
-from toolkit_installer.engines.target import EngineTarget, Handler, Request
+from toolkit_installer.engines.target import Handler
 from toolkit_installer.errors import ConfigurationError
-from toolkit_installer.node.reading import FileIdentity, Found, Metadata
-from toolkit_installer.receipt.file_records import digest_of
-from toolkit_installer.settings import EngineName
 
 FOLDER = "/usr/local/nvidia/toolkit"
 HANDLERS = tuple(
@@ -224,69 +219,6 @@ def test_a_wrong_type_is_named_with_its_line(content: bytes, line: int, word: st
 )
 def test_flags_that_collide_with_our_keys_are_seen(arguments: list[str], flags: list[str]) -> None:
     assert docker_config.find_flag_conflicts(arguments) == flags
-
-
-# --- the adapter's decisions about the whole file ---
-
-
-def file(content: bytes | None) -> EngineFile:
-    found = (
-        None if content is None else Found("/etc/d.json", content, Metadata(0o644, 0, 0), FileIdentity(1, 2, 3, 4, 5))
-    )
-    return EngineFile("daemon.json", "/etc/d.json", found)
-
-
-def base_of(content: bytes | None, remembered: RecordedFile) -> bytes | None:
-    return Docker().remove_ours(file(content), remembered, FOLDER).base
-
-
-def test_an_untouched_file_gives_the_very_bytes_back() -> None:
-    before = b'{ "log-driver":"x"  }'
-    text, ownership = with_us(before)
-    assert base_of(text, RecordedFile(before, frozenset({digest_of(text)}), ownership)) == before
-
-
-def test_a_file_made_for_us_goes_again_unless_somebody_put_something_in() -> None:
-    text, ownership = with_us(b"")
-    remembered = RecordedFile(None, frozenset({digest_of(text)}), ownership)
-    assert base_of(text, remembered) is None
-    assert base_of(text + b"\n", remembered) is None
-    edited = json_document.edit(text, [Set(("debug",), value=True)])
-    assert json_document.parse(base_of(edited, remembered) or b"") == {"debug": True}
-
-
-def test_a_file_that_the_operator_removed_meanwhile_is_not_brought_back() -> None:
-    assert base_of(None, RecordedFile(b"{}", frozenset({digest_of(b"x")}), Ownership())) is None
-
-
-def test_an_empty_file_of_the_operators_stays_an_empty_file() -> None:
-    assert base_of(b"", RecordedFile()) == b""
-
-
-def test_what_should_be_served_is_what_was_registered() -> None:
-    goals = Docker().build_desired_state(
-        Inspection("/s", (file(None),), None), Request(EngineTarget(EngineName.DOCKER), HANDLERS, "nvidia", FOLDER), {}
-    )
-    assert goals.served == {handler.name: handler.executable for handler in HANDLERS}
-    assert goals.default == "nvidia"
-    (goal,) = goals.files
-    assert (goal.base, json_document.parse(goal.target or b"")["default-runtime"]) == (None, "nvidia")
-    assert (
-        Docker()
-        .build_desired_state(
-            Inspection("/s", (file(b"{}"),), None), Request(EngineTarget(EngineName.DOCKER), HANDLERS, None, FOLDER), {}
-        )
-        .default
-        is None
-    )
-
-
-@settings(max_examples=60)
-@given(VALUES)
-def test_values_survive_being_written_down(value: Any) -> None:
-    docker = Docker()
-    assert is_same(docker.read_value(docker.write_value(value)), value)
-    assert lookup(json_document.parse(docker.write_value(value).encode()), ("value",)) is not ABSENT
 
 
 # --- CDI ---
