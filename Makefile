@@ -110,6 +110,7 @@ e2e-gpu: .venv/installed ## nvidia-smi in a container, on a machine with a GPU a
 compatibility: .cache/tests-compiled ## docs/compatibility.md anew by the matrix of make e2e, and the tests that nothing else runs
 	@$(BIN)/pytest tests/e2e/test_matrix.py --compatibility docs/compatibility.md $(ARGS)
 	@$(call PYTEST,1,loadgroup) --rare
+	@$(SETUP)/run-e2e $(CURDIR)/$(BIN)/python 'rare rare-alone' $(ARGS)
 
 .PHONY: demo-picture
 demo-picture: .venv/installed ## docs/demo.svg anew: what make demo shows, for the README

@@ -27,7 +27,7 @@ def tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(quick, "SWEEPS", {SWEEP: ("docker-*",)})
     monkeypatch.setattr(quick, "STEPS", {"tests/node/test_long.py": 3, "tests/unit/test_long.py": 4})
     monkeypatch.setattr(quick, "RARE", {SWEEP: ("*-rare",)})
-    monkeypatch.setattr(quick, "HALVED", ("tests/node/test_many.py",))
+    monkeypatch.setattr(quick, "HALVED", ("tests/node/test_m*.py",))
     monkeypatch.setattr(quick, "STEP", 2)
 
 
