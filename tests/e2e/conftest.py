@@ -64,19 +64,22 @@ _PATIENT = ("test_prometheus", "test_docker_stopped", "test_daemonset", "test_re
 """Files of other tests that take minutes, in which they do little but wait."""
 
 
-_RARE = (
+RARE = (
     *(f"test_matrix.py::*[[]{row}]" for row in ("docker-trixie", "containerd-trixie", "containerd-sid")),
     *(f"test_gpu_appears.py::*[[]*{kind}*]" for kind in ("docker-26", "containerd-1.7", "containerd-2.1")),
     "test_docker_aliases.py::*[[]trixie*]",
     "test_release.py::*",
     "test_image_by_podman.py::*",
 )
-"""Tests of engines between an oldest and a newest one, and those that take minutes: `make compatibility` tries them."""
+"""Patterns of tests of engines between an oldest and a newest one, and of those that take minutes; `[[]` is a bracket.
+
+`make compatibility` tries them.
+"""
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
     """Mark the rare tests, before they are chosen by their marks."""
-    if any(fnmatchcase(item.nodeid.rpartition("tests/e2e/")[2], pattern) for pattern in _RARE):
+    if any(fnmatchcase(item.nodeid.rpartition("tests/e2e/")[2], pattern) for pattern in RARE):
         item.add_marker(pytest.mark.rare)
 
 

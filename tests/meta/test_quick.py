@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from fnmatch import fnmatchcase
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,8 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.e2e.conftest import RARE
 from tests.support import quick
 
+ROOT = Path(__file__).parents[2]
 SWEEP = "tests/node/test_sweep.py"
 
 
@@ -107,6 +113,7 @@ def test_a_table_that_does_not_fit_the_tests_is_found() -> None:
     ]
     assert quick.find_faults(fitting) == []
     assert quick.find_faults([*fitting[:3], fitting[4]]) == ["there is no tests/unit/test_long.py"]
+    assert quick.find_faults(fitting[:4]) == ["no file is 'tests/node/test_m*.py'"]
     other = item(f"{SWEEP}::test_it[crio-run]")
     assert quick.find_faults([other, *fitting[2:]]) == [
         f"{SWEEP} has no '*-rare'",
@@ -131,3 +138,11 @@ def test_few_examples_are_tried_of_what_holds_for_all_inputs(asked: int | None, 
 
 def test_what_is_no_rule_for_all_inputs_is_left_as_it_is() -> None:
     quick.limit(item("tests/unit/test_it.py::test_it", len))
+
+
+def test_each_pattern_of_rare_e2e_tests_matches_one() -> None:
+    files = dict.fromkeys(f"tests/e2e/{pattern.partition('::')[0]}" for pattern in RARE)
+    command = [sys.executable, "-m", "pytest", "--collect-only", "--quiet", "-m", "rare", *files]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=True)
+    found = [line.removeprefix("tests/e2e/") for line in done.stdout.splitlines() if "::" in line]
+    assert [pattern for pattern in RARE if not any(fnmatchcase(name, pattern) for name in found)] == []

@@ -158,6 +158,7 @@ def find_faults(items: Sequence[pytest.Item]) -> list[str]:
     """Return in words what is wrong with the tables above, in the light of all tests."""
     files = {_file(item) for item in items}
     wrong = [f"there is no {file}" for file in (*SWEEPS, *STEPS, *RARE) if file not in files]
+    wrong += [f"no file is {each!r}" for each in HALVED if not any(fnmatchcase(file, each) for file in files)]
     for file, patterns in RARE.items():
         cells = [cell for item in items if _file(item) == file and (cell := _cell(item)) is not None]
         wrong += [f"{file} has no {pattern!r}" for pattern in patterns if not _matching(cells, pattern)]

@@ -429,15 +429,9 @@ def _links(folder: int) -> Iterator[str]:
 
 
 _DEVICES = "/proc/devices"
-
-
 _CHARACTER = "Character devices:"
-
-
 _MAX_DESCRIPTORS = 1_000_000
 """Descriptors that are inspected at most, in some seconds: each user may have as many and more in a container."""
-
-
 _HEED = 4096
 """Descriptors between two checks for a signal."""
 
